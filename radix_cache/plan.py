@@ -1,0 +1,1 @@
+"""TODO: attention plan (contract in docs/architecture.md)."""

@@ -1,0 +1,113 @@
+"""What comes back: completions, the chunks of a stream, and their accounting. Plain records."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from umbel.runtime.errors import UmbelError
+
+
+class FinishReason(Enum):
+    STOP = "stop"  # end token, stop string, stop id, or a constraint that is complete
+    LENGTH = "length"  # max_tokens or the end of the context
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token with its natural-log probability under the model, and the most likely alternatives."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # (token_id, logprob), most likely first
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one sequence, by where they came from.
+
+    `num_prompt_tokens = num_cached_tokens + computed prompt tokens`; `num_forced_tokens` of the output were given by
+    the constraint and rode along in another token's step; `num_preemptions` counts restarts.
+    """
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    num_forced_tokens: int = 0
+    num_preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds since the request was submitted."""
+
+    queue_s: float = 0.0
+    first_token_s: float = 0.0
+    total_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One finished sequence.
+
+    `token_ids` is all that was generated, an end token included; `text_token_ids` are tokens that spell exactly `text`
+    (a stop string cut off, inside a token if need be): what a branch goes on from.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    text_token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: str | int | None  # the stop string or stop token that ended it
+    logprobs: tuple[TokenLogprob, ...] | None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None  # the first prompt token has none
+    usage: Usage
+    timing: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a stream. Exactly the last one of each sequence has `completion` or `error`."""
+
+    index: int  # which of the n sequences
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    completion: Completion | None = None
+    error: UmbelError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All n sequences of one `generate` call; the properties are those of the first."""
+
+    prompt_token_ids: tuple[int, ...]
+    completions: tuple[Completion, ...]
+
+    @property
+    def text(self) -> str:
+        return self.completions[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.completions[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.completions[0].finish_reason
+
+    @property
+    def usage(self) -> Usage:
+        return self.completions[0].usage
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Log-probabilities of the tokens of one continuation, in order, given its context (natural log)."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    usage: Usage
+
+    @property
+    def total(self) -> float:
+        return sum(self.logprobs)

@@ -1,0 +1,61 @@
+"""The plan of one step: what the scheduler hands to the runner and the sampler. Plain data."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from umbel.radix_cache.plan import AttentionPlan
+from umbel.radix_cache.tree import BlockCopy, Lease
+
+if TYPE_CHECKING:
+    from umbel.runtime.request import Request
+
+
+@dataclass(slots=True)
+class Run:
+    """New tokens of one request: rows at positions `start .. start + len(tokens) - 1` of the lease's path.
+
+    Rows at positions below `write_from` are query-only: their KV is in the cache and is not written again.
+    `logits_positions` are the positions whose logits are wanted, ascending.
+    """
+
+    lease: Lease
+    tokens: list[int]
+    start: int
+    write_from: int
+    logits_positions: list[int]
+
+
+@dataclass(slots=True)
+class Sample:
+    """A request that takes its next token from row `logits_row` of the step's logits."""
+
+    request: "Request"
+    logits_row: int
+
+
+@dataclass(slots=True)
+class Scored:
+    """A request that wants the log-probability of `token_id` (a token of its prompt) from row `logits_row`."""
+
+    request: "Request"
+    logits_row: int
+    token_id: int
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """Rows of logits are numbered over `runs` in order, and within a run over `logits_positions` in order."""
+
+    copies: list[BlockCopy] = field(default_factory=list)  # done before the first write
+    runs: list[Run] = field(default_factory=list)
+    attention: AttentionPlan | None = None  # None only when there are no runs
+    samples: list[Sample] = field(default_factory=list)
+    scored: list[Scored] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(run.tokens) for run in self.runs)
+
+    @property
+    def num_logits_rows(self) -> int:
+        return sum(len(run.logits_positions) for run in self.runs)
