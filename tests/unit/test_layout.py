@@ -14,8 +14,6 @@ MAY_IMPORT = {
     "grammar": {"grammar"},
     "kernels": {"kernels"},
 }
-# The command line is the outermost shell: it runs programs, so it alone looks up at the language.
-MAY_LOOK_UP = {"runtime/cli.py": {"frontend_dsl"}}
 FORBIDDEN_LIBRARIES = {"radix_cache": {"torch", "transformers"}, "grammar": {"torch", "transformers"}}
 
 
@@ -38,7 +36,7 @@ def _imported_modules(source: Path) -> list[str]:
 def test_imports_point_down(package: str) -> None:
     bad = []
     for source in _sources(package):
-        allowed = MAY_IMPORT[package] | MAY_LOOK_UP.get(str(source.relative_to(ROOT)), set())
+        allowed = MAY_IMPORT[package]
         for module in _imported_modules(source):
             head, _, rest = module.partition(".")
             if head in PACKAGES:
