@@ -1,19 +1,20 @@
 """What the language needs from an engine. Two implementations: `runtime.engine.Engine` and the tests' fake.
 
-Listeners are called on the engine's thread, in order, and must return quickly without blocking.
+Listeners are called on the engine's thread, in order, and must return quickly without blocking or raising.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
-from umbel.runtime.outputs import Chunk, Score
 from umbel.runtime.errors import UmbelError
+from umbel.runtime.outputs import Chunk, Score
 from umbel.runtime.params import SamplingParams
 
 
 class CallHandle(Protocol):
     def cancel(self) -> None:
-        """Stop the call; its listener gets a last chunk with a `RequestCancelled` error. Idempotent."""
+        """Stop the call; its listener gets a last event with `RequestCancelled`. Idempotent."""
 
 
 class Client(Protocol):
@@ -21,10 +22,23 @@ class Client(Protocol):
         """Token ids of `text`. With `special`, the text of special tokens becomes those tokens."""
 
     def bos_ids(self) -> list[int]:
-        """What a fresh sequence starts with ([] or [bos])."""
+        """What a fresh sequence without chat roles starts with ([] or [bos])."""
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool) -> str:
-        """The model's chat template over `messages` ({"role", "content"})."""
+    def eos_ids(self) -> list[int]:
+        """The tokens that end a generation, as a `choices` constraint uses them after a choice."""
+
+    def open_role(self, messages: Sequence[Mapping[str, str]], role: str) -> str:
+        """The template's text that opens a message of `role` after the complete `messages`.
+
+        Each message is {"role", "content"}. For the first message this includes all that the template puts at
+        the start. Raises `UmbelError` when the template cannot be cut there (it rewrites history).
+        """
+
+    def close_role(self, messages: Sequence[Mapping[str, str]], role: str) -> str:
+        """The template's text that closes the message of `role` that was opened after `messages`."""
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Within it, submitted calls are collected; they enter the engine together when it ends."""
 
     def submit(
         self, token_ids: Sequence[int], params: SamplingParams, listener: Callable[[Chunk], None]
@@ -37,4 +51,4 @@ class Client(Protocol):
         continuation_ids: Sequence[int],
         listener: Callable[[Score | UmbelError], None],
     ) -> CallHandle:
-        """Log-probabilities of `continuation_ids` after `token_ids`."""
+        """Log-probabilities of `continuation_ids` after `token_ids` (not empty)."""
