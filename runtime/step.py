@@ -51,6 +51,8 @@ class StepPlan:
     attention: AttentionPlan | None = None  # None only when there are no runs
     samples: list[Sample] = field(default_factory=list)
     scored: list[Scored] = field(default_factory=list)
+    requests: list["Request"] = field(default_factory=list)  # all that a failure of this step would hit
+    num_reused: int = 0  # tokens passed over because the cache had them
 
     @property
     def num_tokens(self) -> int:

@@ -1,0 +1,294 @@
+"""Decides what every step computes, and what follows from its result.
+
+Called by the engine between steps; plain data only: no tensors, no clock, no I/O, so that a simulated runner can
+drive it. Order is by arrival everywhere: when blocks run out the youngest gives its own up, computes again later,
+and so the oldest always gets on.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from umbel.radix_cache.tree import RadixCache
+from umbel.runtime.config import EngineConfig
+from umbel.runtime.errors import EngineError, InvalidRequest, RequestCancelled, UmbelError
+from umbel.runtime.outputs import TokenLogprob
+from umbel.runtime.request import Request, Update
+from umbel.runtime.step import StepPlan
+from umbel.runtime.step_builder import Placement, StepBuilder
+
+if TYPE_CHECKING:
+    from umbel.runtime.sampler import Sampled  # imports torch, which scheduling does not need
+
+
+@dataclass(slots=True)
+class SchedulerCounts:
+    """What happened since the start, in tokens unless the name says otherwise."""
+
+    num_steps: int = 0
+    num_computed: int = 0  # rows fed to the model
+    num_reused: int = 0  # taken from the cache, or from another request of the same step
+    num_sampled: int = 0
+    num_forced: int = 0
+    num_requests: int = 0  # finished, failed and cancelled ones included
+    num_preemptions: int = 0
+
+
+class Scheduler:
+    """Waiting and running requests over one radix cache."""
+
+    def __init__(self, cache: RadixCache, config: EngineConfig, eos_ids: Sequence[int]) -> None:
+        self.counts = SchedulerCounts()
+        self._cache = cache
+        self._num_blocks = cache.stats().num_blocks
+        self._config = config
+        self._eos_ids = frozenset(eos_ids)
+        self._waiting: list[Request] = []  # both by arrival, oldest first
+        self._running: list[Request] = []
+        self._requests: dict[int, Request] = {}  # both of them, by id
+        self._alone: Request | None = None  # may have the whole pool: nothing is admitted beside it
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def add(self, request: Request) -> list[Update]:
+        """Take a request into the queue; the updates tell what its constraint forces from the start.
+
+        Raises `InvalidRequest` if it could never fit into the pool.
+        """
+        check_fits(request, self._num_blocks, self._config.block_size)
+        request.arrival = self.counts.num_requests
+        self.counts.num_requests += 1
+        self._requests[request.request_id] = request
+        self._waiting.append(request)
+        try:
+            request.accept_forced(self._eos_ids)
+        except Exception as exc:
+            return [self._fail(request, _as_error(exc, request))]
+        self.counts.num_forced += request.num_forced
+        return self._report(request)
+
+    def abort(self, request_id: int) -> list[Update]:
+        """Forget a request and free what it holds; nothing happens if it is gone already."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return []
+        return [self._fail(request, RequestCancelled(f"request {request_id} was cancelled"))]
+
+    def abort_all(self, error: UmbelError) -> list[Update]:
+        """End every request with `error`."""
+        return [self._fail(request, error) for request in list(self._requests.values())]
+
+    def plan(self) -> StepPlan | None:
+        """The next step; None when there is nothing to do. Each plan must be committed or failed."""
+        builder = self._new_builder()
+        self._place_running(builder)
+        self._admit(builder)
+        if builder.is_empty and (self._running or self._waiting):
+            # One request alone, and still no blocks: blocks that its path shares only in part are in the way.
+            builder = self._new_builder()
+            self._run_alone(builder)
+        return builder.build()
+
+    def commit(
+        self, plan: StepPlan, sampled: "Sequence[Sampled]", scored: Sequence[TokenLogprob]
+    ) -> list[Update]:
+        """Take the results of a step (`sampled` for `plan.samples`, `scored` for `plan.scored`, in order)."""
+        self._cache.commit_step()
+        self.counts.num_steps += 1
+        self.counts.num_computed += plan.num_tokens
+        self.counts.num_reused += plan.num_reused
+        for wanted, logprob in zip(plan.scored, scored, strict=True):
+            wanted.request.add_score(logprob)
+        updates: list[Update] = []
+        for sample, choice in zip(plan.samples, sampled, strict=True):
+            error = self._accept(sample.request, choice)
+            if error is not None:
+                updates.append(self._fail(sample.request, error))
+        for request in plan.requests:
+            if request.request_id in self._requests:
+                updates += self._report(request)
+        return updates
+
+    def fail_step(self, plan: StepPlan, error: UmbelError) -> list[Update]:
+        """The step raised: end its requests with `error`, and forget what it was about to compute."""
+        updates = [
+            self._fail(request, error)
+            for request in plan.requests
+            if request.request_id in self._requests
+        ]
+        for request in reversed(self._running):
+            # It may have counted on tokens of the failed step.
+            self._preempt(request)
+        self._cache.discard_step()
+        return updates
+
+    def _new_builder(self) -> StepBuilder:
+        config = self._config
+        return StepBuilder(
+            config.max_step_tokens,
+            jump_forward=config.jump_forward,
+            share_attention=config.share_attention,
+        )
+
+    def _place_running(self, builder: StepBuilder) -> None:
+        """Decoding requests first, so that a long prompt never holds up the streams of others."""
+        decoding = [request for request in self._running if request.is_caught_up]
+        prefilling = [request for request in self._running if not request.is_caught_up]
+        for request in (*decoding, *prefilling):
+            if request.lease is not None:  # else it was preempted a moment ago
+                self._place(builder, request)
+
+    def _place(self, builder: StepBuilder, request: Request) -> None:
+        while builder.place(request) is Placement.NO_BLOCKS:
+            victim = next(self._victims(builder, request), None)
+            if victim is None:
+                return  # younger ones are in the step already; they end some time, or give way in the next
+            self._preempt(victim)
+
+    def _victims(self, builder: StepBuilder, request: Request) -> Iterator[Request]:
+        """Running requests younger than `request` that hold blocks outside this step, youngest first."""
+        for other in reversed(self._running):
+            if other.arrival <= request.arrival:
+                return
+            if other not in builder:
+                yield other
+
+    def _admit(self, builder: StepBuilder) -> None:
+        if self._alone is not None or not self._waiting:
+            return
+        num_reserved = sum(self._num_missing_blocks(request) for request in self._running)
+        last_group = None
+        while self._waiting and len(self._running) < self._config.max_running:
+            request = self._waiting[0]
+            if builder.budget == 0 and request.group_id != last_group:
+                return  # siblings of the last one may still share its rows
+            request.lease = self._cache.lease(request.namespace)
+            builder.reuse(request)
+            num_missing = self._num_missing_blocks(request)
+            if self._running and num_reserved + num_missing > self._num_available_blocks():
+                request.lease.release()
+                request.lease = None
+                return
+            num_reserved += num_missing
+            self._start(request)
+            self._place(builder, request)
+            last_group = request.group_id
+
+    def _num_missing_blocks(self, request: Request) -> int:
+        """Blocks that a request will ask for soon: those of its known tokens, and one to go on."""
+        assert request.lease is not None
+        size = self._config.block_size
+        return -(-request.target // size) - request.lease.num_tokens // size + 1
+
+    def _num_available_blocks(self) -> int:
+        return self._cache.num_free_blocks + self._cache.num_cached_blocks
+
+    def _run_alone(self, builder: StepBuilder) -> None:
+        """Start the oldest request afresh, with an empty pool for itself.
+
+        A path that diverges inside shared blocks holds more blocks than its length needs; `check_fits` counts on
+        a path of its own.
+        """
+        for request in reversed(self._running):
+            self._preempt(request)
+        self._cache.clear()
+        request = self._waiting[0]
+        self._alone = request
+        request.lease = self._cache.lease(request.namespace)
+        self._start(request)
+        if builder.place(request) is not Placement.PLACED:
+            raise EngineError(
+                f"request {request.request_id} does not fit into an empty pool of {self._num_blocks} blocks"
+            )
+
+    def _start(self, request: Request) -> None:
+        self._waiting.pop(0)
+        insort(self._running, request, key=_arrival)
+
+    def _preempt(self, request: Request) -> None:
+        assert request.lease is not None
+        request.lease.release()
+        request.lease = None
+        request.is_caught_up = False
+        request.num_preemptions += 1
+        self.counts.num_preemptions += 1
+        _remove(self._running, request)
+        insort(self._waiting, request, key=_arrival)
+
+    def _accept(self, request: Request, choice: "Sampled") -> UmbelError | None:
+        if choice.error is not None:
+            return choice.error
+        num_forced = request.num_forced
+        try:
+            request.accept_sampled(choice.token_id, choice.logprob, self._eos_ids)
+        except Exception as exc:  # a fault of one constraint must not touch the others
+            return _as_error(exc, request)
+        self.counts.num_sampled += 1
+        self.counts.num_forced += request.num_forced - num_forced
+        request.is_caught_up = True
+        return None
+
+    def _report(self, request: Request) -> list[Update]:
+        update = request.take_update()
+        if request.is_done:
+            self._forget(request)
+        return [] if update is None else [update]
+
+    def _fail(self, request: Request, error: UmbelError) -> Update:
+        self._forget(request)
+        update = request.take_update(error)
+        assert update is not None
+        return update
+
+    def _forget(self, request: Request) -> None:
+        del self._requests[request.request_id]
+        if request.lease is None:
+            _remove(self._waiting, request)
+        else:
+            request.lease.release()
+            request.lease = None
+            _remove(self._running, request)
+        if self._alone is request:
+            self._alone = None
+
+
+def num_blocks_needed(request: Request, block_size: int) -> int:
+    """Blocks of a request at its longest; the KV of its last token is never needed."""
+    num_positions = request.score_end if request.is_score else request.num_prompt + request.max_output - 1
+    return -(-num_positions // block_size)
+
+
+def check_fits(request: Request, num_blocks: int, block_size: int) -> None:
+    """Raise `InvalidRequest` if the request could not run even with the whole pool for itself."""
+    num_needed = num_blocks_needed(request, block_size)
+    if num_needed > num_blocks:
+        raise InvalidRequest(
+            f"the request needs {num_needed} KV blocks of {block_size} tokens ({request.num_prompt} prompt tokens, "
+            f"max_tokens={request.max_output}), but the pool has {num_blocks}; shorten the prompt, lower max_tokens "
+            "or give the engine more kv_cache_bytes"
+        )
+
+
+def _arrival(request: Request) -> int:
+    return request.arrival
+
+
+def _remove(requests: list[Request], request: Request) -> None:
+    index = bisect_left(requests, request.arrival, key=_arrival)
+    assert requests[index] is request, "the queues are ordered by arrival"
+    del requests[index]
+
+
+def _as_error(exc: Exception, request: Request) -> UmbelError:
+    if isinstance(exc, UmbelError):
+        return exc
+    error = EngineError(f"the constraint of request {request.request_id} failed: {exc!r}")
+    error.__cause__ = exc
+    return error

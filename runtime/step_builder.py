@@ -1,0 +1,164 @@
+"""Puts requests into one step: which tokens each feeds, and which row of logits each reads.
+
+Used by the scheduler, one builder a step. The one idea: a row is known by the slot that its position has in the
+pool. A slot holds one token of one path of the tree, so requests that want the logits of the same tree position
+find the same slot, and share the row.
+"""
+
+from collections.abc import Iterable
+from enum import Enum, auto
+
+from umbel.radix_cache.plan import RunSpan, plan_attention
+from umbel.radix_cache.tree import AppendOutcome, Lease, TokenKind
+from umbel.runtime.request import Request
+from umbel.runtime.step import Run, Sample, Scored, StepPlan
+
+
+class Placement(Enum):
+    PLACED = auto()  # the request gets on in this step
+    WAITS = auto()  # nothing to do for it before the next step
+    NO_BLOCKS = auto()  # it needs more blocks than are free; its lease is as before
+
+
+class StepBuilder:
+    """Collects runs until the token budget is spent; `build` turns them into a `StepPlan`."""
+
+    def __init__(self, max_step_tokens: int, *, jump_forward: bool, share_attention: bool) -> None:
+        self.budget = max_step_tokens  # token rows left
+        self._jump_forward = jump_forward
+        self._share_attention = share_attention
+        self._plan = StepPlan()
+        self._rows: dict[int, tuple[Run, int]] = {}  # slot -> run and position of the row that feeds it
+        self._wanted: list[tuple[Request, Run, int]] = []
+        self._placed: set[int] = set()  # request ids
+
+    def __contains__(self, request: Request) -> bool:
+        return request.request_id in self._placed
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._placed
+
+    def reuse(self, request: Request) -> None:
+        """Walk the request's lease over all that is computed already, or is about to be in this step."""
+        lease = _lease(request)
+        before, target = lease.num_tokens, request.target
+        if before >= target:
+            return
+        passed = lease.advance(request.tokens, before, target)
+        self._plan.num_reused += passed
+        end = min(before + passed, request.num_prompt)
+        request.num_cached += max(0, end - max(before, request.num_seen))
+        request.num_seen = max(request.num_seen, before + passed)
+
+    def place(self, request: Request) -> Placement:
+        """Give the request as many rows as it needs and the budget allows."""
+        self.reuse(request)
+        lease = _lease(request)
+        end = lease.num_tokens
+        start, shared = self._share_rows(request, lease, end)
+        stop = min(request.target, start + self.budget, self._longest_stop(request, end))
+        outcome = AppendOutcome.OK
+        new_start = min(start, end)
+        old_slots = lease.slots(new_start, end)  # before a copy-on-write moves the tail
+        if stop > end:
+            outcome, stop = self._append(request, lease, end, stop)
+        if stop <= new_start and not shared:
+            return Placement.NO_BLOCKS if outcome is AppendOutcome.NO_BLOCKS else Placement.WAITS
+        self._wanted += shared
+        self._register(request)
+        if stop > new_start:
+            self._add_run(request, Run(lease, request.tokens[new_start:stop], new_start, end, []), old_slots)
+        return Placement.PLACED
+
+    def build(self) -> StepPlan | None:
+        """The plan of the step; None if no request was placed."""
+        plan = self._plan
+        if not plan.requests:
+            return None
+        numbers = _number_rows(plan.runs, self._wanted)
+        for request, run, position in self._wanted:
+            row = numbers[id(run), position]
+            if position < request.score_end:
+                plan.scored.append(Scored(request, row, request.tokens[position + 1]))
+            else:
+                plan.samples.append(Sample(request, row))
+        if plan.runs:
+            spans = [RunSpan(run.lease, run.start, len(run.tokens)) for run in plan.runs]
+            plan.attention = plan_attention(spans, share=self._share_attention)
+        return plan
+
+    def _share_rows(
+        self, request: Request, lease: Lease, end: int
+    ) -> tuple[int, list[tuple[Request, Run, int]]]:
+        """Take from other runs the first wanted rows that they have; also the first position to feed itself."""
+        shared: list[tuple[Request, Run, int]] = []
+        position = request.next_wanted(0)
+        while position < end:
+            row = self._rows.get(lease.slots(position, position + 1)[0])
+            if row is None:
+                break
+            shared.append((request, *row))
+            position = request.next_wanted(position + 1)
+        return min(position, end), shared
+
+    def _longest_stop(self, request: Request, end: int) -> int:
+        """Without jump-forward, output tokens are fed one at a time."""
+        if self._jump_forward or request.is_score:
+            return request.target
+        return max(request.num_prompt, request.num_seen, end + 1)
+
+    def _append(
+        self, request: Request, lease: Lease, end: int, stop: int
+    ) -> tuple[AppendOutcome, int]:
+        """Append tokens `end..stop` to the lease; also where the tokens that found room end."""
+        edge = min(max(request.num_prompt, end), stop)  # prompt and output are evicted in different order
+        for piece_start, piece_stop, kind in (
+            (end, edge, TokenKind.PROMPT),
+            (edge, stop, TokenKind.OUTPUT),
+        ):
+            if piece_start == piece_stop:
+                continue
+            result = lease.append(request.tokens, piece_start, piece_stop, kind=kind)
+            if result.outcome is not AppendOutcome.OK:
+                return result.outcome, piece_start
+            self._plan.copies += result.copies
+        return AppendOutcome.OK, stop
+
+    def _add_run(self, request: Request, run: Run, old_slots: Iterable[int]) -> None:
+        stop = run.start + len(run.tokens)
+        self._plan.runs.append(run)
+        self.budget -= len(run.tokens)
+        request.num_seen = max(request.num_seen, stop)
+        for offset, slot in enumerate(old_slots):
+            self._rows[slot] = (run, run.start + offset)
+        for offset, slot in enumerate(run.lease.slots(run.start, stop)):
+            self._rows[slot] = (run, run.start + offset)
+        position = request.next_wanted(run.start)
+        while position < stop:
+            self._wanted.append((request, run, position))
+            position = request.next_wanted(position + 1)
+
+    def _register(self, request: Request) -> None:
+        self._placed.add(request.request_id)
+        self._plan.requests.append(request)
+
+
+def _lease(request: Request) -> Lease:
+    assert request.lease is not None, "a request without a lease cannot be in a step"
+    return request.lease
+
+
+def _number_rows(
+    runs: list[Run], wanted: list[tuple[Request, Run, int]]
+) -> dict[tuple[int, int], int]:
+    """Fill `logits_positions` of the runs; the number of each wanted row by (id of its run, position)."""
+    positions: dict[int, set[int]] = {id(run): set() for run in runs}
+    for _, run, position in wanted:
+        positions[id(run)].add(position)
+    numbers: dict[tuple[int, int], int] = {}
+    for run in runs:
+        run.logits_positions = sorted(positions[id(run)])
+        for position in run.logits_positions:
+            numbers[id(run), position] = len(numbers)
+    return numbers
