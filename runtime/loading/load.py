@@ -1,0 +1,180 @@
+"""`load_model`: from a `ModelSource` to a `Decoder` that is ready to compute."""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from umbel.kernels.linear import Linear, make_linear
+from umbel.kernels.norm import HeadNorm, RMSNorm
+from umbel.kernels.rope import RopeSpec
+from umbel.runtime.errors import ModelError
+from umbel.runtime.loading.gguf_file import GGUFFile
+from umbel.runtime.loading.source import CONFIG_FILE, ModelSource
+from umbel.runtime.loading.weights import DummyReader, GGUFReader, SafetensorsReader, WeightReader
+from umbel.runtime.models.config import LayerConfig, ModelConfig
+from umbel.runtime.models.decoder import Decoder, DecoderWeights, LayerWeights
+from umbel.runtime.models.gguf_config import config_from_gguf
+from umbel.runtime.models.hf_config import read_hf_config
+from umbel.runtime.models.tensors import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    check_tensors,
+    expected_tensors,
+    layer_prefix,
+    mlp_norm_name,
+)
+
+logger = logging.getLogger(__name__)
+
+_DTYPES = (torch.bfloat16, torch.float32)
+_GGUF_EMBEDDING = "token_embd.weight"
+
+
+def load_model(
+    source: ModelSource,
+    *,
+    dtype: torch.dtype,
+    load_format: str = "auto",
+    seed: int = 0,
+) -> Decoder:
+    """The decoder of the model at `source`, on the CPU, in bfloat16 or float32.
+
+    load_format: "auto" takes what is there, "gguf" and "safetensors" insist on it, "dummy" makes
+    random weights from `seed` for the configuration found there.
+    Raises `ModelError` for what cannot be loaded, naming file, tensor or setting.
+    """
+    if dtype not in _DTYPES:
+        raise ModelError(f"dtype {dtype} is not supported; supported are bfloat16 and float32")
+    if load_format not in ("auto", "dummy", source.format):
+        raise ModelError(
+            f"load_format={load_format!r} does not fit {source.path}, which is {source.format}; "
+            f"use 'auto', {source.format!r} or 'dummy'"
+        )
+    file = GGUFFile(source.path) if source.format == "gguf" else None
+    config = _config(source, file)
+    expected = expected_tensors(config)
+    reader: WeightReader
+    if load_format == "dummy":
+        reader = DummyReader(expected, config, seed)
+    elif file is not None:
+        reader = GGUFReader(file, config)
+    else:
+        reader = SafetensorsReader(source.path, config)
+    check_tensors(expected, reader.shapes, reader.where)
+    with torch.inference_mode():
+        decoder = Decoder(config, _Builder(config, reader, dtype).build())
+    size_mib = decoder.weight_bytes / 2**20
+    logger.info("loaded %s (%s, %s, %.0f MiB)", source.path, config.architecture, dtype, size_mib)
+    return decoder
+
+
+def read_config(source: ModelSource) -> ModelConfig:
+    """The configuration of the model at `source`. Reads no weights."""
+    return _config(source, GGUFFile(source.path) if source.format == "gguf" else None)
+
+
+def _config(source: ModelSource, file: GGUFFile | None) -> ModelConfig:
+    if file is None:
+        return read_hf_config(source.path / CONFIG_FILE)
+    if file.metadata.get("split.count", 1) > 1:
+        raise ModelError(
+            f"{file.path} is one of {file.metadata['split.count']} parts of a model; merge them "
+            f"into one file with llama-gguf-split --merge"
+        )
+    if _GGUF_EMBEDDING not in file.tensors:
+        raise ModelError(f"{file.path} has no tensor {_GGUF_EMBEDDING!r}: it is no language model")
+    vocab_size = file.tensors[_GGUF_EMBEDDING].shape[0]
+    try:
+        config = config_from_gguf(file.metadata, file.tensors.keys(), vocab_size)
+        if GGUFReader.ROPE_FACTORS not in file.tensors:
+            return config
+        return _with_rope_factors(config, file.load(GGUFReader.ROPE_FACTORS).tolist())
+    except ModelError as exc:
+        raise ModelError(f"{file.path}: {exc}") from exc
+
+
+def _with_rope_factors(config: ModelConfig, factors: list[float]) -> ModelConfig:
+    """GGUF keeps the frequency bands of Llama 3.1 as a tensor of divisors."""
+
+    def scaled(rope: RopeSpec) -> RopeSpec:
+        if rope.kind != "default":
+            raise ModelError(
+                f"rope scaling {rope.kind!r} and the tensor rope_freqs exclude each other"
+            )
+        try:
+            return dataclasses.replace(rope, kind="factors", freq_factors=tuple(factors))
+        except ValueError as exc:
+            raise ModelError(f"the tensor rope_freqs is not usable: {exc}") from exc
+
+    layers = [
+        layer if layer.rope is None else LayerConfig(scaled(layer.rope), layer.window)
+        for layer in config.layers
+    ]
+    return dataclasses.replace(config, layers=tuple(layers))
+
+
+class _Builder:
+    """Fills the weights of a decoder, fusing and packing one product at a time to save memory."""
+
+    def __init__(self, config: ModelConfig, reader: WeightReader, dtype: torch.dtype) -> None:
+        self._config = config
+        self._reader = reader
+        self._dtype = dtype
+
+    def build(self) -> DecoderWeights:
+        embedding = self._load(EMBEDDING)
+        layers = [self._layer(layer_prefix(idx)) for idx in range(self._config.num_layers)]
+        head = embedding if self._config.tied_head else self._load(HEAD)
+        return DecoderWeights(
+            embedding=embedding,
+            layers=layers,
+            final_norm=RMSNorm(self._norm_weight(FINAL_NORM), self._config.norm_eps),
+            head=make_linear(head),
+        )
+
+    def _layer(self, prefix: str) -> LayerWeights:
+        config = self._config
+        norm = self._norm_maker(prefix)
+        return LayerWeights(
+            input_norm=norm("input_layernorm"),
+            qkv=self._linear(prefix, "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            head_norm=self._head_norm(prefix) if config.qk_norm else None,
+            output=self._linear(prefix, "self_attn.o_proj"),
+            post_attention_norm=norm("post_attention_layernorm") if config.post_norms else None,
+            mlp_norm=norm(mlp_norm_name(config)),
+            gate_up=self._linear(prefix, "mlp.gate_proj", "mlp.up_proj"),
+            down=self._linear(prefix, "mlp.down_proj"),
+            post_mlp_norm=norm("post_feedforward_layernorm") if config.post_norms else None,
+        )
+
+    def _load(self, name: str) -> Tensor:
+        return self._reader.load(name, self._dtype)
+
+    def _linear(self, prefix: str, *names: str) -> Linear:
+        """One product in place of several over the same input: their rows are stacked."""
+        weights = [self._load(f"{prefix}{name}.weight") for name in names]
+        bias = None
+        if f"{prefix}{names[0]}.bias" in self._reader.shapes:
+            bias = torch.cat([self._load(f"{prefix}{name}.bias") for name in names])
+        return make_linear(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
+
+    def _norm_weight(self, name: str) -> Tensor:
+        return self._reader.load(name, torch.float32) + self._config.norm_offset
+
+    def _norm_maker(self, prefix: str) -> Callable[[str], RMSNorm]:
+        return lambda name: RMSNorm(
+            self._norm_weight(f"{prefix}{name}.weight"), self._config.norm_eps
+        )
+
+    def _head_norm(self, prefix: str) -> HeadNorm:
+        return HeadNorm(
+            self._norm_weight(f"{prefix}self_attn.q_norm.weight"),
+            self._norm_weight(f"{prefix}self_attn.k_norm.weight"),
+            num_queries=self._config.num_heads,
+            num_keys=self._config.num_kv_heads,
+            eps=self._config.norm_eps,
+        )

@@ -1,0 +1,155 @@
+"""The decoder: one configurable transformer for all supported architectures.
+
+The runner calls `forward` once per step with all rows of the ragged batch, then `logits` with the
+rows that are wanted. Rows know nothing of requests: what connects them is behind
+`AttentionContext`.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from umbel.kernels.activation import GATED_ACTIVATIONS
+from umbel.kernels.linear import Linear
+from umbel.kernels.norm import HeadNorm, RMSNorm
+from umbel.kernels.rope import RopeTable, Rotation, apply_rope
+from umbel.runtime.models.config import ModelConfig
+
+
+class AttentionContext(Protocol):
+    """Where keys and values of a step go, and which of them each row sees."""
+
+    def attend(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        """q: [T, Hq, D], k and v: [T, Hkv, D], rotated; of unit stride in D only. -> [T, Hq, D].
+
+        Writes k and v to the cache, then lets each row attend to all it may see, itself included.
+        Query head h reads key-value head h // (Hq / Hkv). With a window of w, the row at position p
+        sees positions p - w + 1 .. p.
+        """
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class LayerWeights:
+    """The weights of one layer, ready to be called."""
+
+    input_norm: RMSNorm
+    qkv: Linear  # [E] -> [(Hq + 2 Hkv) D], queries first
+    head_norm: HeadNorm | None  # over queries and keys
+    output: Linear  # [Hq D] -> [E]
+    post_attention_norm: RMSNorm | None
+    mlp_norm: RMSNorm
+    gate_up: Linear  # [E] -> [2 F], gate first
+    down: Linear  # [F] -> [E]
+    post_mlp_norm: RMSNorm | None
+
+
+@dataclass(slots=True, kw_only=True)
+class DecoderWeights:
+    """All weights of a model. With a tied head, `head` is a second, packed copy of `embedding`."""
+
+    embedding: Tensor  # [V, E]
+    layers: list[LayerWeights]
+    final_norm: RMSNorm
+    head: Linear  # [E] -> [V]
+
+
+class Decoder:
+    """A model that is ready to compute. Has no state of its own but the tables of RoPE."""
+
+    def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
+        self.config = config
+        self._weights = weights
+        self._activation = GATED_ACTIVATIONS[config.activation]
+        specs = list(dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None))
+        self._ropes = [RopeTable(spec, config.context_len) for spec in specs]
+        self._rope_idxs = [
+            None if layer.rope is None else specs.index(layer.rope) for layer in config.layers
+        ]
+        self._embedding_scale: Tensor | None = None
+        if config.embedding_scale is not None:
+            # Rounded to the model's dtype, as in the code that these models were trained with.
+            self._embedding_scale = torch.tensor(config.embedding_scale).to(self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights, activations, keys and values."""
+        return self._weights.embedding.dtype
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that one step with logits reads: all products and the head.
+
+        The embedding is not counted: a step reads single rows of it.
+        """
+        total = self._weights.head.weight_bytes
+        for layer in self._weights.layers:
+            products = (layer.qkv, layer.output, layer.gate_up, layer.down)
+            total += sum(product.weight_bytes for product in products)
+        return total
+
+    def forward(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
+        """token_ids, positions: [T] int64 -> hidden rows [T, E], before the final norm.
+
+        Raises `IndexError` for a token id or a position outside the model's range.
+        """
+        with torch.inference_mode():
+            x = functional.embedding(token_ids, self._weights.embedding)  # [T, E]
+            if self._embedding_scale is not None:
+                x = x * self._embedding_scale
+            rotations = [table.rotation(positions) for table in self._ropes]
+            for idx, layer in enumerate(self._weights.layers):
+                rope_idx = self._rope_idxs[idx]
+                rotation = None if rope_idx is None else rotations[rope_idx]
+                x = self._attention(idx, layer, x, rotation, context)
+                x = self._mlp(layer, x)
+            return x
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden: [W, E], rows out of `forward` -> [W, V] float32. Applies the final norm."""
+        with torch.inference_mode():
+            logits = self._weights.head(self._weights.final_norm(hidden)).float()
+            cap = self.config.logit_softcap
+            return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+    def _attention(
+        self,
+        idx: int,
+        layer: LayerWeights,
+        x: Tensor,
+        rotation: Rotation | None,
+        context: AttentionContext,
+    ) -> Tensor:
+        config = self.config
+        num_heads, num_rotated = config.num_heads, config.num_heads + config.num_kv_heads
+        qkv = layer.qkv(layer.input_norm(x)).view(
+            x.shape[0], -1, config.head_dim
+        )  # [T, Hq+2Hkv, D]
+        qk, v = qkv[:, :num_rotated], qkv[:, num_rotated:]
+        if layer.head_norm is not None:
+            qk = layer.head_norm(qk)
+        if rotation is not None:
+            qk = apply_rope(qk, rotation)
+        out = context.attend(
+            idx,
+            qk[:, :num_heads],
+            qk[:, num_heads:],
+            v,
+            scale=config.scale,
+            window=config.layers[idx].window,
+        )
+        out = layer.output(out.flatten(1))  # [T, E]
+        if layer.post_attention_norm is not None:
+            out = layer.post_attention_norm(out)
+        return out.add_(x)
+
+    def _mlp(self, layer: LayerWeights, x: Tensor) -> Tensor:
+        out = layer.down(self._activation(layer.gate_up(layer.mlp_norm(x))))  # [T, E]
+        if layer.post_mlp_norm is not None:
+            out = layer.post_mlp_norm(out)
+        return out.add_(x)
