@@ -1,0 +1,24 @@
+"""What binds a step, in words, and what would help: for the planner's report and for the gauge."""
+
+BINDS = {
+    "weights": "reading the weights",
+    "kv": "reading keys and values",
+    "compute": "arithmetic",
+    "collectives": "exchange between devices",
+    "overhead": "host time",
+}
+
+HELPS = {
+    "weights": "more rows per step (they are nearly free), speculation, narrower weights",
+    "kv": "sharing prefixes, a narrower KV dtype, shorter contexts",
+    "compute": "a dtype with faster arithmetic, caching prompts, more devices",
+    "collectives": "a narrower tensor-parallel width, more rows per step",
+    "overhead": "more rows per step, fewer kernels per layer, captured graphs",
+}
+
+
+def advice(binding: str) -> str:
+    """One sentence for a `StepBound.binding`: "weights", "kv", "compute", "collectives",
+    "overhead".
+    """
+    return f"bound by {BINDS[binding]}; what helps: {HELPS[binding]}"
