@@ -1,1 +1,44 @@
-"""TODO"""
+"""The language: programs that generate, choose, fork and join on an engine."""
+
+from umbel.frontend_dsl.calls import assistant, gen, image, select, system, user
+from umbel.frontend_dsl.client import CallHandle, Client
+from umbel.frontend_dsl.errors import ProgramError, Site
+from umbel.frontend_dsl.events import (
+    Event,
+    ProgramDone,
+    ProgramFailed,
+    TextDelta,
+    VariableDone,
+    VariableFailed,
+)
+from umbel.frontend_dsl.program import Program, program
+from umbel.frontend_dsl.record import CallRecord
+from umbel.frontend_dsl.report import Totals, draw, totals
+from umbel.frontend_dsl.state import Forks, State
+
+__all__ = [
+    "CallHandle",
+    "CallRecord",
+    "Client",
+    "Event",
+    "Forks",
+    "Program",
+    "ProgramDone",
+    "ProgramError",
+    "ProgramFailed",
+    "Site",
+    "State",
+    "TextDelta",
+    "Totals",
+    "VariableDone",
+    "VariableFailed",
+    "assistant",
+    "draw",
+    "gen",
+    "image",
+    "program",
+    "select",
+    "system",
+    "totals",
+    "user",
+]

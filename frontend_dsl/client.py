@@ -1,6 +1,8 @@
-"""What the language needs from an engine. Two implementations: `runtime.engine.Engine` and the tests' fake.
+"""What the language needs from an engine. Two implementations: `runtime.engine.Engine` and the
+tests' fake.
 
-Listeners are called on the engine's thread, in order, and must return quickly without blocking or raising.
+Listeners are called on the engine's thread, in order, and must return quickly without blocking or
+raising.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,12 +32,13 @@ class Client(Protocol):
     def open_role(self, messages: Sequence[Mapping[str, str]], role: str) -> str:
         """The template's text that opens a message of `role` after the complete `messages`.
 
-        Each message is {"role", "content"}. For the first message this includes all that the template puts at
-        the start. Raises `UmbelError` when the template cannot be cut there (it rewrites history).
+        Each message is {"role", "content"}. For the first message this includes all that the
+        template puts at the start. Raises `UmbelError` when the template cannot be cut there (it
+        rewrites history).
         """
 
     def close_role(self, messages: Sequence[Mapping[str, str]], role: str) -> str:
-        """The template's text that closes the message of `role` that was opened after `messages`."""
+        """The template's text that closes the message of `role` opened after `messages`."""
 
     def hold(self) -> AbstractContextManager[None]:
         """Within it, submitted calls are collected; they enter the engine together when it ends."""

@@ -1,0 +1,142 @@
+"""Moves programs and branches on: resumes programs, submits what became ready, hands out the
+engine's events.
+
+Everything here happens on the caller's thread. Engine events arrive through an inbox; a program
+that reads a value that is not there yet is a suspended greenlet. Nothing in this file knows how the
+inbox waits.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from umbel.frontend_dsl.pending import EngineEvent, PendingCall, Ticket
+from umbel.runtime.errors import EngineError, InvalidRequest, UmbelError
+from umbel.runtime.outputs import Chunk
+
+if TYPE_CHECKING:
+    from umbel.frontend_dsl.branch import Branch
+    from umbel.frontend_dsl.client import Client
+    from umbel.frontend_dsl.execution import Execution
+
+Delivery = tuple[Ticket, EngineEvent]
+_ENCODED_TEXTS = 1024  # texts kept: the instances of a batch repeat their constant parts
+
+
+class Driver:
+    """One per `run`, `run_batch` or `stream`; `post` takes deliveries from the engine's thread."""
+
+    def __init__(self, client: "Client", post: Callable[[Delivery], None]) -> None:
+        self.client = client
+        self.is_closed = False
+        self.encode = lru_cache(_ENCODED_TEXTS)(self._encode)
+        self._post = post
+        self._thread_id = threading.get_ident()
+        self._live: dict[Execution, None] = {}
+        self._runnable: deque[Execution] = deque()
+        self._branches: deque[Branch] = deque()
+        self._ready: list[PendingCall] = []
+        self._num_open_tickets = 0
+
+    def start(self, execution: "Execution") -> None:
+        """Take on a program; it begins with the next `work()`."""
+        self._live[execution] = None
+        self._runnable.append(execution)
+
+    def work(self) -> None:
+        """Do everything that needs no further event. What became ready together is submitted
+        together.
+        """
+        self.require_thread()
+        while True:
+            if self._branches:
+                self._branches.popleft().advance()
+            elif self._runnable:
+                self._resume(self._runnable.popleft())
+            elif self._ready:
+                self._submit_ready()
+            else:
+                return
+
+    def feed(self, deliveries: Iterable[Delivery]) -> None:
+        """Hand events to their calls; those nobody waits for any more are dropped."""
+        for ticket, event in deliveries:
+            if ticket.is_settled:
+                continue
+            error = event.error if isinstance(event, Chunk) else event
+            if isinstance(error, UmbelError):
+                self.settle(ticket)
+                ticket.call.branch.fail_current(error)
+            else:
+                ticket.call.on_event(ticket, event)
+
+    def require_progress(self) -> None:
+        """Waiting now would be for ever unless the engine still owes an event."""
+        if self._num_open_tickets == 0:
+            names = ", ".join(execution.name for execution in self._live)
+            raise EngineError(
+                f"nothing is outstanding but {names or 'the session'} still waits: "
+                "this is a fault in umbel"
+            )
+
+    def close(self, error: BaseException) -> None:
+        """Cancel all that is outstanding and end all programs, because of `error`. Idempotent."""
+        self.is_closed = True
+        for execution in list(self._live):
+            execution.abandon(error)
+        self._live.clear()
+
+    # Called by branches, calls and executions.
+
+    def wake(self, execution: "Execution") -> None:
+        self._runnable.append(execution)
+
+    def advance_later(self, branch: "Branch") -> None:
+        self._branches.append(branch)
+
+    def enqueue(self, call: PendingCall) -> None:
+        self._ready.append(call)
+
+    def issue(self, call: PendingCall, key: object) -> Ticket:
+        self._num_open_tickets += 1
+        return Ticket(call, key, self._post)
+
+    def settle(self, ticket: Ticket) -> None:
+        assert not ticket.is_settled
+        ticket.is_settled = True
+        self._num_open_tickets -= 1
+
+    def require_thread(self) -> None:
+        if threading.get_ident() != self._thread_id:
+            raise InvalidRequest(
+                "a program and its stream belong to the thread that started them; "
+                "this is another one. Use the async faces (arun, astream) to move between threads"
+            )
+
+    @property
+    def is_own_thread(self) -> bool:
+        return threading.get_ident() == self._thread_id
+
+    def _encode(self, text: str, special: bool) -> tuple[int, ...]:
+        return tuple(self.client.encode(text, special=special))
+
+    def _resume(self, execution: "Execution") -> None:
+        execution.resume()
+        if execution.is_over:
+            self._live.pop(execution, None)
+
+    def _submit_ready(self) -> None:
+        calls, self._ready = self._ready, []
+        failed: list[tuple[PendingCall, Exception]] = []
+        with self.client.hold():
+            for call in calls:
+                if call.is_set:  # given up before it was submitted
+                    continue
+                try:
+                    call.submit(self)
+                except Exception as error:  # whatever it is, it belongs to this call alone
+                    failed.append((call, error))
+        for call, cause in failed:
+            call.branch.fail_current(cause)

@@ -1,0 +1,189 @@
+"""One execution of a program: its branches, its greenlet, and how it ends."""
+
+import contextvars
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # ships none
+
+from umbel.frontend_dsl.branch import Branch, Signal
+from umbel.frontend_dsl.errors import ProgramError, Site
+from umbel.frontend_dsl.events import Event
+from umbel.frontend_dsl.operations import Mark
+from umbel.runtime.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from umbel.frontend_dsl.client import Client
+    from umbel.frontend_dsl.driver import Driver
+
+
+class Execution:
+    """Runs `body` in a greenlet; everything it appended is settled when `is_over`.
+
+    `error` is the failure of the whole; `fatal` something that is no `Exception`
+    (KeyboardInterrupt) and must go on to the caller.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        file: str,
+        body: Callable[["Execution"], object],
+        driver: "Driver",
+        *,
+        defaults: Mapping[str, Any],
+        keep_events: bool = False,
+    ) -> None:
+        self.name = name
+        self.defaults = defaults
+        self.is_over = False
+        self.error: ProgramError | None = None
+        self.fatal: BaseException | None = None
+        self.result: object = None
+        self.branches: list[Branch] = []
+        self.root = self.new_branch(None, "root")
+        self._file = file
+        self._body = body
+        self._driver: Driver | None = driver
+        self._events: list[Event] | None = [] if keep_events else None
+        self._failures: list[ProgramError] = []
+        self._abandoned_by: ProgramError | None = None
+        self._greenlet = greenlet(self._run)
+        # A new greenlet has an empty context; the program must see the caller's context variables.
+        self._greenlet.gr_context = contextvars.copy_context()
+
+    @property
+    def driver(self) -> "Driver":
+        assert self._driver is not None, "the execution is over"
+        return self._driver
+
+    @property
+    def client(self) -> "Client":
+        return self.driver.client
+
+    # For states: what the program does.
+
+    def new_branch(self, parent: Branch | None, path: str) -> Branch:
+        variables = dict(parent.variables) if parent is not None else {}
+        branch = Branch(self, parent, path, variables, is_started=parent is None)
+        if parent is not None:
+            branch.role = parent.role
+            branch.role_is_inherited = parent.role is not None
+            parent.children.append(branch)
+        self.branches.append(branch)
+        return branch
+
+    def require_open(self) -> None:
+        """Refuse to append: the execution is over, or this is another thread."""
+        if self._abandoned_by is not None:
+            raise self._abandoned_by
+        if self.is_over:
+            raise InvalidRequest(
+                f"the run of program {self.name!r} is over; "
+                "its state can be read but not appended to"
+            )
+        self.driver.require_thread()
+
+    def wait(self, signal: Signal) -> None:
+        """Suspend the program until `signal` is set."""
+        while not signal.is_set:
+            self.require_open()
+            if getcurrent() is not self._greenlet:
+                raise InvalidRequest(
+                    f"this value of program {self.name!r} is not there yet, "
+                    "and only the program itself can wait"
+                )
+            signal.waiting.append(self)
+            parent = self._greenlet.parent
+            assert parent is not None
+            parent.switch()
+
+    def settle(self, branch: Branch) -> None:
+        """Wait until everything appended to `branch` so far is done."""
+        if not self.is_over:
+            self.require_open()
+            mark = Mark(Site.here())
+            branch.add(mark)
+            self.wait(mark.reached)
+
+    # For branches and calls.
+
+    def failure(
+        self, cause: BaseException, branch: str, call: str | None, site: Site | None
+    ) -> ProgramError:
+        """The error of a call that failed; raised at the end if the program never meets it."""
+        error = ProgramError(cause, program=self.name, branch=branch, call=call, site=site)
+        self._failures.append(error)
+        return error
+
+    def wake(self) -> None:
+        if not self.is_over:
+            self.driver.wake(self)
+
+    def emit(self, event: Event) -> None:
+        if self._events is not None:
+            self._events.append(event)
+
+    # For the driver and its session.
+
+    def take_events(self) -> list[Event]:
+        events = self._events or []
+        if events:
+            self._events = []
+        return events
+
+    def resume(self) -> None:
+        """Run the program until it waits or ends."""
+        if self.is_over:
+            return
+        self._greenlet.parent = getcurrent()
+        self._greenlet.switch()
+
+    def abandon(self, cause: BaseException) -> None:
+        """End it from outside: cancel its calls, unwind the program."""
+        if self.is_over:
+            return
+        self.error = self._wrap(cause)
+        self._abandoned_by = self.error
+        self._abort(self.error)
+        if self._greenlet and self.driver.is_own_thread:
+            self._greenlet.parent = getcurrent()
+            self._greenlet.throw(GreenletExit)
+        self._end()
+
+    def _run(self) -> None:
+        try:
+            self.result = self._body(self)
+            for branch in list(self.branches):
+                self.settle(branch)
+            self._raise_unseen()
+        except GreenletExit:
+            pass  # thrown by `abandon`, which has noted the reason
+        except Exception as error:
+            self.error = self.error or self._wrap(error)
+        except BaseException as error:
+            self.fatal = error
+            self.error = self._wrap(error)
+        if not self.is_over and self._abandoned_by is None:
+            if self.error is not None:
+                self._abort(self.error)
+            self._end()
+
+    def _raise_unseen(self) -> None:
+        for error in self._failures:
+            if not error.was_seen:
+                raise error
+
+    def _wrap(self, error: BaseException) -> ProgramError:
+        if isinstance(error, ProgramError):
+            return error
+        site = Site.of_error(error, self._file)
+        return ProgramError(error, program=self.name, branch="root", call=None, site=site)
+
+    def _abort(self, error: ProgramError) -> None:
+        for branch in self.branches:
+            branch.abort(error)
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._driver = None  # a state that is kept must not keep the engine

@@ -1,0 +1,106 @@
+"""Calls on their way: what a branch waits for, and how the engine's events end it."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from umbel.frontend_dsl.branch import Branch, Signal
+from umbel.frontend_dsl.errors import ProgramError, Site
+from umbel.frontend_dsl.events import TextDelta, VariableDone, VariableFailed
+from umbel.frontend_dsl.record import CallRecord
+from umbel.runtime.errors import UmbelError
+from umbel.runtime.outputs import Chunk, Score
+
+if TYPE_CHECKING:
+    from umbel.frontend_dsl.client import CallHandle
+    from umbel.frontend_dsl.driver import Driver
+
+EngineEvent = Chunk | Score | UmbelError
+
+
+class Ticket:
+    """One engine call of a pending call; as a listener it hands events to the driver's inbox."""
+
+    __slots__ = ("call", "handle", "is_settled", "key", "post")
+
+    def __init__(
+        self, call: "PendingCall", key: object, post: "Callable[[tuple[Ticket, EngineEvent]], None]"
+    ) -> None:
+        self.call = call
+        self.key = key
+        self.post = post
+        self.handle: CallHandle | None = None
+        self.is_settled = False  # its last event came, or nobody wants it any more
+
+    def __call__(self, event: EngineEvent) -> None:
+        self.post((self, event))
+
+
+class PendingCall(Signal):
+    """A `gen` or `select` of a branch; set when it has a value or an error."""
+
+    kind = ""
+
+    def __init__(self, branch: Branch, name: str | None, site: Site, description: str) -> None:
+        super().__init__()
+        self.branch = branch
+        self.name = name
+        self.site = site
+        self.value: str | None = None
+        self.error: ProgramError | None = None
+        self.record: CallRecord | None = None  # there when the call is set
+        self._description = description
+        self._tickets: list[Ticket] = []
+
+    def __str__(self) -> str:
+        return self._description
+
+    def start(self, branch: Branch) -> bool:
+        branch.execution.driver.enqueue(self)
+        return False
+
+    def submit(self, driver: "Driver") -> None:
+        """Submit the engine calls, each through `self._send`. Runs inside the client's `hold()`."""
+        raise NotImplementedError
+
+    def on_event(self, ticket: Ticket, event: Any) -> None:
+        """One engine event that is not an error."""
+        raise NotImplementedError
+
+    def fail(self, branch: Branch, error: ProgramError) -> None:
+        """End with `error`; whatever still runs in the engine is cancelled."""
+        self._drop_tickets()
+        self.error = error
+        self.record = CallRecord(
+            kind=self.kind, name=self.name, branch=branch.path, site=self.site, error=error
+        )
+        branch.execution.emit(VariableFailed(branch.path, self.name, error))
+        self.set()
+
+    def _send(
+        self, driver: "Driver", key: object, submit: "Callable[[Ticket], CallHandle]"
+    ) -> None:
+        ticket = driver.issue(self, key)
+        self._tickets.append(ticket)
+        ticket.handle = submit(ticket)
+
+    def _drop_tickets(self) -> None:
+        for ticket in self._tickets:
+            if not ticket.is_settled:
+                self.branch.execution.driver.settle(ticket)
+                if ticket.handle is not None:
+                    ticket.handle.cancel()
+        self._tickets.clear()
+
+    def _finish(self, record: CallRecord, token_ids: tuple[int, ...]) -> None:
+        assert record.text is not None
+        branch = self.branch
+        branch.extend(token_ids, record.text)
+        self.value = record.text
+        self.record = record
+        branch.execution.emit(VariableDone(branch.path, self.name, record.text, record))
+        self.set()
+        branch.resume()
+
+    def _emit_text(self, text: str) -> None:
+        if text:
+            self.branch.execution.emit(TextDelta(self.branch.path, self.name, text))

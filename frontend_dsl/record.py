@@ -1,0 +1,51 @@
+"""What is known of one finished call: read by `s.meta(name)` and the report."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from umbel.frontend_dsl.errors import ProgramError, Site
+from umbel.runtime.outputs import FinishReason, Timing, TokenLogprob, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecord:
+    """One `gen` or `select`, done or failed (`error`).
+
+    `usage` of a `select` is the sum over its choices. `method`, `scores` and `distribution` are
+    those of a `select`: by choice, as `scoring` defines them.
+    """
+
+    kind: str  # "gen" or "select"
+    name: str | None
+    branch: str
+    site: Site
+    text: str | None = None  # None: failed
+    token_ids: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    usage: Usage = field(default_factory=Usage)
+    timing: Timing = field(default_factory=Timing)
+    method: str | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    distribution: Mapping[str, float] = field(default_factory=dict)
+    error: ProgramError | None = None
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Prompt tokens that had to be computed because no cache had them."""
+        return self.usage.num_prompt_tokens - self.usage.num_cached_tokens
+
+
+def sum_usage(usages: Iterable[Usage]) -> Usage:
+    total = Usage()
+    for usage in usages:
+        total = Usage(
+            num_prompt_tokens=total.num_prompt_tokens + usage.num_prompt_tokens,
+            num_cached_tokens=total.num_cached_tokens + usage.num_cached_tokens,
+            num_output_tokens=total.num_output_tokens + usage.num_output_tokens,
+            num_forced_tokens=total.num_forced_tokens + usage.num_forced_tokens,
+            num_preemptions=total.num_preemptions + usage.num_preemptions,
+        )
+    return total

@@ -1,0 +1,306 @@
+"""What a program sees: `s += ...`, `s["x"]`, `s.fork(n)`, roles, and after the run the same to
+read.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Self, overload
+
+from umbel.frontend_dsl.branch import Branch
+from umbel.frontend_dsl.calls import Expression, Gen, Message, Select, Sum
+from umbel.frontend_dsl.decoding import decode_json
+from umbel.frontend_dsl.errors import ProgramError, Site
+from umbel.frontend_dsl.generation import GenCall, SelectCall
+from umbel.frontend_dsl.operations import AppendText, CloseRole, ForkPoint, OpenRole
+from umbel.frontend_dsl.pending import PendingCall
+from umbel.frontend_dsl.record import CallRecord
+from umbel.runtime.errors import InvalidRequest
+from umbel.runtime.params import make_params
+
+MAX_FORK_WIDTH = 4096
+
+
+class State:
+    """One branch of a program run.
+
+    Appending never waits. Reading (`s["x"]`, `text()`, `messages()`, ...) waits for what it reads,
+    and raises the `ProgramError` of a call that failed. A branch ends with its first failed call:
+    what was appended after it is not run, and reading it raises the same error.
+    """
+
+    __slots__ = ("_branch",)
+
+    def __init__(self, branch: Branch) -> None:
+        self._branch = branch
+
+    def __iadd__(self, value: str | Expression) -> Self:
+        self._branch.execution.require_open()
+        self._append(value, Site.here())
+        return self
+
+    def __getitem__(self, name: str) -> str:
+        """The text of the `gen` or the choice of the `select` called `name`."""
+        value = self._finished(name).value
+        assert value is not None
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the branch (or a parent before the fork) has a variable of that name; never
+        waits.
+        """
+        return name in self._branch.variables
+
+    def __repr__(self) -> str:
+        return f"<State of {self._branch.execution.name}, {self._branch.path}>"
+
+    def json(self, name: str) -> Any:
+        """The variable decoded from JSON; an instance of its `json_schema`, if that was a type."""
+        call = self._finished(name)
+        assert call.value is not None
+        assert call.record is not None
+        schema = call.params.json_schema if isinstance(call, GenCall) else None
+        try:
+            return decode_json(call.value, schema)
+        except ValueError as error:
+            reason = call.record.finish_reason
+            cause = InvalidRequest(
+                f"the value of {name!r} is not JSON for its schema ({error}); it ended by "
+                f"{reason.value if reason else 'choice'}: {call.value!r}"
+            )
+            raise self._refusal(cause, str(call), Site.here()) from error
+
+    def meta(self, name: str) -> CallRecord:
+        """Tokens, timing, log-probabilities, distribution of the call `name`; never raises its
+        error.
+        """
+        call = self._call(name)
+        self._branch.execution.wait(call)
+        assert call.record is not None
+        if call.error is not None:
+            call.error.was_seen = True
+        return call.record
+
+    def text(self) -> str:
+        """All text of the branch from the start, the template's included."""
+        self._settle()
+        return self._branch.text()
+
+    def messages(self) -> list[dict[str, str]]:
+        """The messages so far ({"role", "content"}), the open one last."""
+        self._settle()
+        return self._branch.all_messages()
+
+    def variables(self) -> dict[str, str]:
+        """All variables by name; those that failed are left out (see `error`)."""
+        calls = self._branch.variables
+        for call in calls.values():
+            self._branch.execution.wait(call)
+        return {name: call.value for name, call in calls.items() if call.value is not None}
+
+    def fork(self, width: int) -> "Forks":
+        """`width` branches that go on from here; they share what is there so far."""
+        branch = self._branch
+        branch.execution.require_open()
+        if (
+            isinstance(width, bool)
+            or not isinstance(width, int)
+            or not 1 <= width <= MAX_FORK_WIDTH
+        ):
+            raise InvalidRequest(
+                f"fork({width!r}) is not valid: expected an integer from 1 to {MAX_FORK_WIDTH}"
+            )
+        branch.num_forks += 1
+        name = f"{branch.path}/fork{branch.num_forks}"
+        children = [branch.execution.new_branch(branch, f"{name}[{idx}]") for idx in range(width)]
+        branch.add(ForkPoint(children, Site.here()))
+        return Forks([State(child) for child in children])
+
+    def system(self) -> "RoleContext":
+        """`with s.system():` what is appended inside is a system message."""
+        return RoleContext(self._branch, "system")
+
+    def user(self) -> "RoleContext":
+        """`with s.user():` what is appended inside is a user message."""
+        return RoleContext(self._branch, "user")
+
+    def assistant(self) -> "RoleContext":
+        """`with s.assistant():` what is appended inside is an assistant message."""
+        return RoleContext(self._branch, "assistant")
+
+    @property
+    def error(self) -> ProgramError | None:
+        """Why this branch (for the root after a run: the run) failed, or None. Waits; never raises
+        it.
+        """
+        branch = self._branch
+        branch.execution.settle(branch)
+        error = branch.error
+        if branch.execution.is_over and branch.parent is None:
+            error = branch.execution.error or error
+        if error is not None:
+            error.was_seen = True
+        return error
+
+    @property
+    def path(self) -> str:
+        """The branch's name: "root", "root/fork1[0]", ..."""
+        return self._branch.path
+
+    @property
+    def branches(self) -> list["State"]:
+        """The branches that were forked from this one, in order."""
+        return [State(child) for child in self._branch.children]
+
+    @property
+    def calls(self) -> list[CallRecord]:
+        """The calls of this branch alone, in order, unnamed ones included. Waits for them."""
+        self._branch.execution.settle(self._branch)
+        return [call.record for call in self._branch.calls if call.record is not None]
+
+    @property
+    def result(self) -> Any:
+        """What the program's function returned; None before."""
+        return self._branch.execution.result
+
+    def _append(self, value: object, site: Site) -> None:
+        branch = self._branch
+        if isinstance(value, str):
+            if value:
+                branch.add(AppendText(value, site))
+        elif isinstance(value, Gen):
+            params = make_params(None, {**branch.execution.defaults, **value.options})
+            self._add_call(value.name, GenCall(branch, value, params))
+        elif isinstance(value, Select):
+            self._add_call(value.name, SelectCall(branch, value))
+        elif isinstance(value, Sum):
+            for term in value.terms:
+                self._append(term, site)
+        elif isinstance(value, Message):
+            with RoleContext(branch, value.role):
+                for term in value.terms:
+                    self._append(term, site)
+        else:
+            raise InvalidRequest(
+                f"cannot append {type(value).__name__} {value!r} to a program's state; "
+                "append text (str(...)), gen, select or a message"
+            )
+
+    def _add_call(self, name: str | None, call: PendingCall) -> None:
+        branch = self._branch
+        if name is not None:
+            other = branch.variables.get(name)
+            # A child may use a parent's name again: it is another branch.
+            if other is not None and other.branch is branch:
+                cause = InvalidRequest(
+                    f"the variable {name!r} exists already: {other} at {other.site}; "
+                    f'use another name (in a loop: f"{name}{{i}}") or a fork'
+                )
+                raise self._refusal(cause, str(call), call.site)
+            branch.variables[name] = call
+        branch.calls.append(call)
+        branch.add(call)
+
+    def _call(self, name: str) -> PendingCall:
+        call = self._branch.variables.get(name)
+        if call is None:
+            known = ", ".join(sorted(self._branch.variables)) or "none so far"
+            cause = InvalidRequest(f"there is no variable {name!r}; the branch has: {known}")
+            raise self._refusal(cause, f"reading {name!r}", Site.here())
+        return call
+
+    def _finished(self, name: str) -> PendingCall:
+        call = self._call(name)
+        self._branch.execution.wait(call)
+        if call.error is not None:
+            call.error.was_seen = True
+            raise call.error
+        return call
+
+    def _settle(self) -> None:
+        branch = self._branch
+        branch.execution.settle(branch)
+        if branch.error is not None and not branch.execution.is_over:
+            branch.error.was_seen = True
+            raise branch.error
+
+    def _refusal(self, cause: BaseException, call: str, site: Site) -> ProgramError:
+        execution, path = self._branch.execution, self._branch.path
+        return ProgramError(cause, program=execution.name, branch=path, call=call, site=site)
+
+
+class RoleContext:
+    """`with s.user(): ...`: opens a message of the model's template and closes it at the end."""
+
+    def __init__(self, branch: Branch, role: str) -> None:
+        self._branch = branch
+        self._role = role
+
+    def __enter__(self) -> None:
+        branch = self._branch
+        branch.execution.require_open()
+        site = Site.here()
+        if branch.role is not None:
+            if not branch.role_is_inherited:
+                raise InvalidRequest(
+                    f"a {self._role} message inside a {branch.role} message; "
+                    "close the one before the other"
+                )
+            # The parent's `with` cannot end here, so the message it opened ends with the next one.
+            branch.add(CloseRole(branch.role, site))
+        branch.role, branch.role_is_inherited = self._role, False
+        branch.add(OpenRole(self._role, site))
+
+    def __exit__(self, *_: object) -> None:
+        branch = self._branch
+        branch.role = None
+        if not branch.execution.is_over:
+            branch.add(CloseRole(self._role, Site.here()))
+
+
+class Forks(Sequence[State]):
+    """The branches of one `fork`, like a list."""
+
+    def __init__(self, branches: list[State]) -> None:
+        self._branches = branches
+
+    def join(self, *, raise_errors: bool = False) -> None:
+        """Wait until all branches have done what was appended to them.
+
+        A failed branch is a value: see `errors`. With `raise_errors` the first error is raised.
+        """
+        errors = self.errors if raise_errors else self._settle()
+        for error in errors:
+            if error is not None and raise_errors:
+                raise error
+
+    @property
+    def errors(self) -> list[ProgramError | None]:
+        """Per branch why it failed, or None. Waits. Looking counts as having met the errors."""
+        return [branch.error for branch in self._branches]
+
+    @property
+    def succeeded(self) -> list[State]:
+        """The branches that did not fail. Waits. Asking counts as having met the errors."""
+        return [branch for branch in self._branches if branch.error is None]
+
+    @overload
+    def __getitem__(self, index: int) -> State: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[State]: ...
+    def __getitem__(self, index: int | slice) -> State | list[State]:
+        return self._branches[index]
+
+    def __setitem__(self, index: int, value: State) -> None:
+        """`forks[i] += ...` assigns what `+=` returned; nothing else may be put in."""
+        if value is not self._branches[index]:
+            raise InvalidRequest("the branches of a fork cannot be replaced")
+
+    def __len__(self) -> int:
+        return len(self._branches)
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self._branches)
+
+    def _settle(self) -> list[ProgramError | None]:
+        for branch in self._branches:
+            branch._branch.execution.settle(branch._branch)
+        return []
