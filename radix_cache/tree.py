@@ -1,10 +1,15 @@
-"""The radix cache: leases on token paths, copy-on-write of tail blocks, eviction. Called by the scheduler."""
+"""The prefix cache as the scheduler sees it: leases on token paths, steps, eviction, pins, counts.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+A step is everything between two calls of `commit_step`. Tokens appended in it are pending: others
+may pass over them, because all KV of a step is written before it is read, but not copy them.
+"""
 
-from umbel.radix_cache.node import Namespace, SlotRange, TokenKind
+from dataclasses import dataclass
+
+from umbel.radix_cache.check import RadixInvariantError, check_forest
+from umbel.radix_cache.forest import Forest
+from umbel.radix_cache.lease import AppendOutcome, AppendResult, BlockCopy, Lease
+from umbel.radix_cache.node import Namespace, TokenKind
 
 __all__ = [
     "AppendOutcome",
@@ -20,48 +25,18 @@ __all__ = [
 ]
 
 
-class RadixInvariantError(Exception):
-    """`check()` found a broken invariant; the message names it."""
-
-
-class AppendOutcome(Enum):
-    """What became of an append; all but OK left the path as it was."""
-
-    OK = "ok"
-    NO_BLOCKS = "no_blocks"
-    PENDING_COPY = "pending_copy"
-
-
-@dataclass(slots=True)
-class BlockCopy:
-    """Copy the first `num_tokens` slots of block `src` to block `dst`, for all layers.
-
-    Copies of a step are done in the order in which they were handed out, before its first write.
-    """
-
-    src: int
-    dst: int
-    num_tokens: int
-
-
-@dataclass(slots=True)
-class AppendResult:
-    outcome: AppendOutcome
-    copies: list[BlockCopy] = field(default_factory=list)
-
-
 @dataclass(slots=True)
 class NodeView:
     """One node, for drawing the tree."""
 
     id: int
-    parent: int | None
+    parent: int | None  # id of the parent; None: the root of a namespace, which has no tokens
     namespace: Namespace
-    start: int
+    start: int  # position of the first token
     tokens: list[int]
     blocks: list[int]
     kind: TokenKind
-    num_leases: int  # leases that end in this node
+    num_leases: int  # leases that end in this node, pins included
 
 
 @dataclass(slots=True)
@@ -82,82 +57,130 @@ class CacheStats:
     total_refused: int  # appends that ended in NO_BLOCKS
 
 
-class Lease:
-    """The counted right to read the blocks of one path; the only way to keep them."""
-
-    num_tokens: int
-
-    def advance(self, tokens: Sequence[int], start: int, stop: int) -> int:
-        raise NotImplementedError
-
-    def append(
-        self, tokens: Sequence[int], start: int, stop: int, *, kind: TokenKind
-    ) -> AppendResult:
-        raise NotImplementedError
-
-    def fork(self) -> "Lease":
-        raise NotImplementedError
-
-    def release(self) -> None:
-        raise NotImplementedError
-
-    def truncate(self, num_tokens: int) -> None:
-        raise NotImplementedError
-
-    def block_table(self) -> list[int]:
-        raise NotImplementedError
-
-    def slots(self, start: int, stop: int) -> list[int]:
-        raise NotImplementedError
-
-    def slot_ranges(self, start: int, stop: int) -> list[SlotRange]:
-        raise NotImplementedError
-
-
 class RadixCache:
-    """Prefix cache over a pool of `num_blocks` blocks of `block_size` tokens."""
+    """Prefix cache over a pool of `num_blocks` blocks of `block_size` tokens. Not thread-safe.
+
+    Without reuse every lease makes a path of its own, which goes with its last lease; forks still
+    share the path they were made from.
+    """
 
     def __init__(self, num_blocks: int, block_size: int, *, enable_reuse: bool = True) -> None:
-        raise NotImplementedError
+        self._forest = Forest(num_blocks, block_size, enable_reuse=enable_reuse)
+        self._pins: dict[Lease, float] = {}  # lease of ours -> time when it ends, in seconds
 
-    def lease(self, namespace: Namespace) -> Lease:
-        raise NotImplementedError
+    @property
+    def num_blocks(self) -> int:
+        return self._forest.pool.num_blocks
 
-    def commit_step(self) -> None:
-        raise NotImplementedError
-
-    def discard_step(self) -> None:
-        raise NotImplementedError
+    @property
+    def block_size(self) -> int:
+        return self._forest.block_size
 
     @property
     def num_free_blocks(self) -> int:
-        raise NotImplementedError
+        return self._forest.pool.num_free
 
     @property
     def num_leased_blocks(self) -> int:
-        raise NotImplementedError
+        """Blocks under a lease or a pin: those that cannot be evicted."""
+        return self._forest.num_leased_blocks
 
     @property
     def num_cached_blocks(self) -> int:
-        raise NotImplementedError
+        """Blocks that hold tokens nobody leases: all of them can be evicted."""
+        return self._forest.num_cached_blocks
+
+    def lease(self, namespace: Namespace) -> Lease:
+        """An empty lease at the root of `namespace`."""
+        return Lease(self._forest, self._forest.root(namespace), 0)
+
+    def commit_step(self) -> None:
+        """The KV of everything appended so far exists now. Call it before releasing leases."""
+        for node in self._forest.pending:
+            node.computed_end = node.end
+        self._forest.pending.clear()
+
+    def discard_step(self) -> None:
+        """The step failed: every lease moves back to its last computed token, the rest vanishes."""
+        for node in list(self._forest.pending):
+            for lease in list(node.leases):
+                lease.truncate(lease.num_tokens - lease.num_pending)
+        assert not self._forest.pending, "pending tokens are covered by leases"
+        for lease in [lease for lease in self._pins if lease.num_tokens == 0]:
+            self._unpin(lease)
 
     def evict(self, num_blocks: int) -> int:
-        raise NotImplementedError
+        """Free up to `num_blocks` blocks that nobody leases; returns how many."""
+        return self._forest.evict(num_blocks)
 
     def clear(self) -> int:
-        raise NotImplementedError
+        """Forget every token that nobody leases or pins; returns the number of freed blocks."""
+        return self._forest.clear()
 
     def pin(self, lease: Lease, until_s: float, now_s: float) -> None:
-        raise NotImplementedError
+        """Keep the path of `lease` until `until_s` on the caller's clock, even after its release.
+
+        A pin of the same path is prolonged, never shortened. Pins end in `expire_pins` only; a
+        caller in need of blocks may end them all with `expire_pins(math.inf)`.
+        """
+        node = lease.node
+        if until_s <= now_s or lease.num_tokens == 0:
+            return
+        if node is None:
+            raise ValueError("the lease was released: pin a path while it is leased")
+        for other in node.leases & self._pins.keys():
+            if other.num_tokens == lease.num_tokens:
+                self._pins[other] = max(until_s, self._pins[other])
+                return
+        self._pins[lease.fork()] = until_s
 
     def expire_pins(self, now_s: float) -> int:
-        raise NotImplementedError
+        """End the pins whose time has come; returns how many."""
+        expired = [lease for lease, until_s in self._pins.items() if until_s <= now_s]
+        for lease in expired:
+            self._unpin(lease)
+        return len(expired)
 
     def check(self) -> None:
-        raise NotImplementedError
+        """Raises RadixInvariantError naming the first broken invariant. O(size of the trees)."""
+        for lease in self._pins:
+            if lease.node is None or lease not in lease.node.leases:
+                raise RadixInvariantError("a pin does not hold its path")
+        check_forest(self._forest)
 
     def stats(self) -> CacheStats:
-        raise NotImplementedError
+        forest = self._forest
+        return CacheStats(
+            num_blocks=self.num_blocks,
+            num_free_blocks=self.num_free_blocks,
+            num_leased_blocks=self.num_leased_blocks,
+            num_cached_blocks=self.num_cached_blocks,
+            num_nodes=forest.num_nodes,
+            num_namespaces=len(forest.roots),
+            num_pins=len(self._pins),
+            total_hit_tokens=forest.total_hit_tokens,
+            total_new_tokens=forest.total_new_tokens,
+            total_copies=forest.total_copies,
+            total_evicted_blocks=forest.total_evicted_blocks,
+            total_refused=forest.total_refused,
+        )
 
     def snapshot(self) -> list[NodeView]:
-        raise NotImplementedError
+        """Every node as plain data, roots included, parents before their children."""
+        return [
+            NodeView(
+                id=node.id,
+                parent=None if node.parent is None else node.parent.id,
+                namespace=namespace,
+                start=node.start,
+                tokens=list(node.tokens),
+                blocks=list(node.blocks),
+                kind=node.kind,
+                num_leases=len(node.leases),
+            )
+            for namespace, node in self._forest.nodes()
+        ]
+
+    def _unpin(self, lease: Lease) -> None:
+        del self._pins[lease]
+        lease.release()
