@@ -4,7 +4,7 @@ Encoding adds nothing, not even the space that some tokenizers put before every 
 of text can be encoded where they are appended. Special tokens come from template text only.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 import tokenizers
@@ -49,6 +49,8 @@ class Tokenizer:
         self.token_bytes = _token_bytes(data.marked, data.spelling)
         self.vocab_size = len(self.token_bytes)
         self._special_texts = {i: text.encode() for text, i in self.special_ids.items()}
+        to_bytes = _TO_BYTES[data.spelling]
+        self._built_bytes = {i: to_bytes(text) for text, i in self.special_ids.items()}
         self._check_eos()
 
     def bos_ids(self) -> list[int]:
@@ -102,10 +104,11 @@ class Tokenizer:
         return self._spell_bytes(data)
 
     def _spell_specials(self, ids: Sequence[int]) -> list[int]:
-        # A BPE model may build a special token from its text by merges; it is spelled out instead.
+        # The BPE model may build the string of a special token by merges, where it is but a string
+        # of the vocabulary; it is spelled out instead.
         spelled: list[int] = []
         for token_id in ids:
-            data = self._special_texts.get(token_id)
+            data = self._built_bytes.get(token_id)
             spelled += [token_id] if data is None else self._spell_bytes(data)
         return spelled
 
@@ -145,7 +148,7 @@ def _token_bytes(backend: tokenizers.Tokenizer, spelling: Spelling) -> list[byte
     if not vocab:
         raise ModelError("the tokenizer's vocabulary is empty")
     table: list[bytes | None] = [None] * (max(vocab.values()) + 1)
-    to_bytes = _from_byte_level if spelling == "byte_level" else _from_visible_space
+    to_bytes = _TO_BYTES[spelling]
     for token, token_id in vocab.items():
         table[token_id] = to_bytes(token)
     for token_id, added in backend.get_added_tokens_decoder().items():
@@ -179,3 +182,7 @@ def _byte_of_char() -> dict[str, int]:
 
 
 _BYTE_OF_CHAR = _byte_of_char()
+_TO_BYTES: dict[Spelling, Callable[[str], bytes]] = {
+    "byte_level": _from_byte_level,
+    "visible_space": _from_visible_space,
+}
