@@ -1,0 +1,228 @@
+"""Compiled constraints for requests: made off the step loop, once per content, kept within a bound.
+
+Called by the engine when a request is submitted. Equal requests share one compilation, while it
+runs and afterwards. A verdict of the grammar is kept like a result; an accident (memory, a fault of
+ours) is not.
+"""
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from umbel.grammar import (
+    Constraint,
+    GrammarError,
+    UnsupportedGrammar,
+    Vocabulary,
+    compile_choices,
+    compile_json_schema,
+    compile_lark,
+    compile_regex,
+)
+from umbel.runtime.errors import (
+    EngineClosed,
+    EngineError,
+    InvalidConstraint,
+    UmbelError,
+    UnsupportedConstraint,
+)
+from umbel.runtime.params import SamplingParams
+
+# By the name of the sampling option. The source is of the type that the option has.
+Compiler = Callable[[Any, Vocabulary], Constraint]
+COMPILERS: dict[str, Compiler] = {
+    "regex": compile_regex,
+    "choices": compile_choices,
+    "json_schema": compile_json_schema,
+    "lark": compile_lark,
+}
+
+
+class VocabularySource(Protocol):
+    """What a vocabulary needs of a tokenizer."""
+
+    token_bytes: list[bytes | None]
+    eos_ids: frozenset[int]
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]: ...
+
+
+def make_vocabulary(tokenizer: VocabularySource, logits_size: int) -> Vocabulary:
+    """The tokens as the grammar sees them.
+
+    `logits_size` is the width of the model's logits, which may be padded beyond the tokenizer, or
+    end before tokens that were added to it.
+    """
+    return Vocabulary(
+        tokenizer.token_bytes[:logits_size],
+        sorted(token_id for token_id in tokenizer.eos_ids if token_id < logits_size),
+        size=logits_size,
+        encode=tokenizer.encode,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerStats:
+    """Counts since the start (joining a running compilation is a hit), and present sizes."""
+
+    num_hits: int
+    num_misses: int
+    num_cached: int
+    num_running: int
+
+
+class ConstraintCompiler:
+    """Thread-safe. `cache_size` counts finished compilations, the least recently used goes first.
+
+    `num_workers` compilations run at the same time; further ones wait. `compilers` maps the name of
+    a sampling option to the function that compiles it.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        cache_size: int,
+        num_workers: int = 1,
+        compilers: Mapping[str, Compiler] = COMPILERS,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._cache_size = cache_size
+        self._compilers = compilers
+        self._executor = ThreadPoolExecutor(num_workers, thread_name_prefix="umbel-grammar")
+        self._lock = threading.Lock()  # guards all below
+        self._finished: OrderedDict[Hashable, Constraint | GrammarError] = OrderedDict()
+        self._running: dict[Hashable, list[Future[Constraint]]] = {}  # key -> who waits for it
+        self._num_hits = 0
+        self._num_misses = 0
+        self._is_closed = False
+
+    def compile(self, params: SamplingParams) -> Constraint | None:
+        """The constraint of `params`, None if they have none. Waits for its compilation.
+
+        Raises `InvalidConstraint` with `param` and `where`; see `submit` for the rest.
+        """
+        if params.constraint_kind is None:
+            return None
+        return self.submit(params).result()
+
+    def submit(self, params: SamplingParams) -> Future[Constraint]:
+        """The constraint of `params`, which must have one; done at once if it is known.
+
+        The future is the caller's own: to cancel it takes nothing from others. Its error is
+        `InvalidConstraint`, `UnsupportedConstraint`, `EngineClosed` or, for a fault of ours,
+        `EngineError`. Raises `EngineClosed` after `close()`.
+        """
+        kind = params.constraint_kind
+        assert kind is not None, "submit() needs params with a constraint"
+        key, source = _frozen(kind, getattr(params, kind))
+        future: Future[Constraint] = Future()
+        with self._lock:
+            if self._is_closed:
+                raise EngineClosed("the engine was closed; no constraint is compiled any more")
+            outcome = self._finished.get(key)
+            if outcome is not None:
+                self._finished.move_to_end(key)
+                self._num_hits += 1
+            elif key in self._running:
+                self._running[key].append(future)
+                self._num_hits += 1
+            else:
+                self._running[key] = [future]
+                self._num_misses += 1
+                self._executor.submit(self._work, key, kind, source)
+        if outcome is not None:
+            _deliver(future, outcome, kind)
+        return future
+
+    def stats(self) -> CompilerStats:
+        with self._lock:
+            return CompilerStats(
+                self._num_hits, self._num_misses, len(self._finished), len(self._running)
+            )
+
+    def close(self) -> None:
+        """Compile nothing more; whoever still waits gets `EngineClosed`. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            waiting = [future for futures in self._running.values() for future in futures]
+            self._running.clear()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        for future in waiting:
+            _fail(future, EngineClosed("the engine was closed while a constraint was compiled"))
+
+    def _work(self, key: Hashable, kind: str, source: Any) -> None:
+        outcome: Constraint | Exception
+        try:
+            outcome = self._compilers[kind](source, self._vocabulary)
+        except GrammarError as exc:
+            outcome = _without_frames(exc)
+        except Exception as exc:  # a fault while compiling belongs to the requests that wait
+            outcome = exc
+        with self._lock:
+            waiting = self._running.pop(key, [])
+            if isinstance(outcome, GrammarError) or not isinstance(outcome, Exception):
+                self._finished[key] = outcome
+                while len(self._finished) > self._cache_size:
+                    self._finished.popitem(last=False)
+        for future in waiting:
+            _deliver(future, outcome, kind)
+
+
+def _frozen(kind: str, source: Any) -> tuple[Hashable, Any]:
+    """(key, source) of a constraint; the key is equal for equal contents.
+
+    The order of a schema's properties is content: it orders the output. A JSON value is copied, so
+    that its owner may change it later. A Python type stands for itself (the key keeps it alive, so
+    that no other takes its identity). What is neither JSON nor hashable shares with nothing, and is
+    left to its compiler to refuse.
+    """
+    value = list(source) if kind == "choices" else source
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+        copy = json.loads(text)
+        if copy == value:  # not so for tuples, NaN, and keys that are no strings
+            return (kind, hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()), copy
+    except (TypeError, ValueError, RecursionError):
+        pass  # no JSON value
+    try:
+        hash(source)
+    except TypeError:
+        return object(), source
+    return (kind, type(source), source), source
+
+
+def _deliver(future: "Future[Constraint]", outcome: Constraint | Exception, kind: str) -> None:
+    if isinstance(outcome, Exception):
+        _fail(future, _translated(outcome, kind))
+    elif future.set_running_or_notify_cancel():
+        future.set_result(outcome)
+
+
+def _fail(future: "Future[Constraint]", error: UmbelError) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_exception(error)
+
+
+def _translated(exc: Exception, kind: str) -> UmbelError:
+    """A new error for each request: one object raised in several threads would mix its traces."""
+    error: UmbelError
+    if isinstance(exc, UnsupportedGrammar):
+        error = UnsupportedConstraint(f"{kind}: {exc}", param=kind, where=exc.where)
+    elif isinstance(exc, GrammarError):
+        error = InvalidConstraint(f"{kind}: {exc}", param=kind, where=exc.where)
+    else:
+        error = EngineError(f"compiling a {kind} constraint failed: {type(exc).__name__}: {exc}")
+    error.__cause__ = exc
+    return error
+
+
+def _without_frames(exc: GrammarError) -> GrammarError:
+    """The error as a value to keep: its frames would keep the compiler's tables alive."""
+    exc.__cause__ = exc.__context__ = None
+    return exc.with_traceback(None)
