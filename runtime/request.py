@@ -7,12 +7,16 @@ a range of positions whose next-token logits must be scored, then, unless it end
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from umbel.radix_cache.tree import Lease, Namespace
 from umbel.runtime.errors import EngineError, UmbelError
 from umbel.runtime.outputs import FinishReason, TokenLogprob, Usage
 from umbel.runtime.params import SamplingParams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class TokenMatcher(Protocol):
@@ -20,6 +24,8 @@ class TokenMatcher(Protocol):
 
     @property
     def finished(self) -> bool: ...
+
+    def fill_mask(self, row: "NDArray[np.uint32]", *, budget: int | None = None) -> None: ...
 
     def advance(self, token_id: int) -> bool: ...
 
@@ -32,9 +38,14 @@ class TextOutput(Protocol):
     @property
     def stop_hit(self) -> str | None: ...
 
+    @property
+    def text(self) -> str: ...
+
     def push(self, token_ids: Sequence[int]) -> str: ...
 
     def finish(self) -> str: ...
+
+    def text_token_ids(self) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True, slots=True)

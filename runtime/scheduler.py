@@ -47,7 +47,6 @@ class Scheduler:
         self._waiting: list[Request] = []  # both by arrival, oldest first
         self._running: list[Request] = []
         self._requests: dict[int, Request] = {}  # both of them, by id
-        self._alone: Request | None = None  # may have the whole pool: nothing is admitted beside it
 
     @property
     def num_waiting(self) -> int:
@@ -81,20 +80,19 @@ class Scheduler:
             return []
         return [self._fail(request, RequestCancelled(f"request {request_id} was cancelled"))]
 
-    def abort_all(self, error: UmbelError) -> list[Update]:
-        """End every request with `error`."""
-        return [self._fail(request, error) for request in list(self._requests.values())]
-
     def plan(self) -> StepPlan | None:
         """The next step; None when there is nothing to do. Each plan must be committed or failed."""
         builder = self._new_builder()
         self._place_running(builder)
         self._admit(builder)
-        if builder.is_empty and (self._running or self._waiting):
-            # One request alone, and still no blocks: blocks that its path shares only in part are in the way.
-            builder = self._new_builder()
-            self._run_alone(builder)
-        return builder.build()
+        plan = builder.build()
+        if plan is None and (self._running or self._waiting):
+            # The cache lets a path that fits the pool have it; nothing can be planned without that.
+            raise EngineError(
+                f"{self.num_running} running and {self.num_waiting} waiting requests, but none can go on: "
+                f"{self._cache.stats()}"
+            )
+        return plan
 
     def commit(
         self, plan: StepPlan, sampled: "Sequence[Sampled]", scored: Sequence[TokenLogprob]
@@ -118,16 +116,17 @@ class Scheduler:
 
     def fail_step(self, plan: StepPlan, error: UmbelError) -> list[Update]:
         """The step raised: end its requests with `error`, and forget what it was about to compute."""
-        updates = [
+        self._cache.discard_step()  # the leases of all others move back to what is computed
+        return [
             self._fail(request, error)
             for request in plan.requests
             if request.request_id in self._requests
         ]
-        for request in reversed(self._running):
-            # It may have counted on tokens of the failed step.
-            self._preempt(request)
+
+    def fail_all(self, error: UmbelError) -> list[Update]:
+        """End every request with `error`; also the way out when `plan` or `commit` raised."""
         self._cache.discard_step()
-        return updates
+        return [self._fail(request, error) for request in list(self._requests.values())]
 
     def _new_builder(self) -> StepBuilder:
         config = self._config
@@ -161,7 +160,7 @@ class Scheduler:
                 yield other
 
     def _admit(self, builder: StepBuilder) -> None:
-        if self._alone is not None or not self._waiting:
+        if not self._waiting:
             return
         num_reserved = sum(self._num_missing_blocks(request) for request in self._running)
         last_group = None
@@ -185,28 +184,10 @@ class Scheduler:
         """Blocks that a request will ask for soon: those of its known tokens, and one to go on."""
         assert request.lease is not None
         size = self._config.block_size
-        return -(-request.target // size) - request.lease.num_tokens // size + 1
+        return -(-request.target // size) - -(-request.lease.num_tokens // size) + 1
 
     def _num_available_blocks(self) -> int:
         return self._cache.num_free_blocks + self._cache.num_cached_blocks
-
-    def _run_alone(self, builder: StepBuilder) -> None:
-        """Start the oldest request afresh, with an empty pool for itself.
-
-        A path that diverges inside shared blocks holds more blocks than its length needs; `check_fits` counts on
-        a path of its own.
-        """
-        for request in reversed(self._running):
-            self._preempt(request)
-        self._cache.clear()
-        request = self._waiting[0]
-        self._alone = request
-        request.lease = self._cache.lease(request.namespace)
-        self._start(request)
-        if builder.place(request) is not Placement.PLACED:
-            raise EngineError(
-                f"request {request.request_id} does not fit into an empty pool of {self._num_blocks} blocks"
-            )
 
     def _start(self, request: Request) -> None:
         self._waiting.pop(0)
@@ -255,8 +236,6 @@ class Scheduler:
             request.lease.release()
             request.lease = None
             _remove(self._running, request)
-        if self._alone is request:
-            self._alone = None
 
 
 def num_blocks_needed(request: Request, block_size: int) -> int:

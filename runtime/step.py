@@ -35,11 +35,15 @@ class Sample:
 
 @dataclass(slots=True)
 class Scored:
-    """A request that wants the log-probability of `token_id` (a token of its prompt) from row `logits_row`."""
+    """A request that wants the log-probability of `token_id`, its token after that row, from row `logits_row`.
+
+    The token is one that was given: of the prompt, of a continuation to score, or forced by the constraint.
+    """
 
     request: "Request"
     logits_row: int
     token_id: int
+    num_top: int  # the most likely alternatives that are wanted with it
 
 
 @dataclass(slots=True)

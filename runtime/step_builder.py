@@ -5,7 +5,6 @@ pool. A slot holds one token of one path of the tree, so requests that want the 
 find the same slot, and share the row.
 """
 
-from collections.abc import Iterable
 from enum import Enum, auto
 
 from umbel.radix_cache.plan import RunSpan, plan_attention
@@ -35,10 +34,6 @@ class StepBuilder:
     def __contains__(self, request: Request) -> bool:
         return request.request_id in self._placed
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._placed
-
     def reuse(self, request: Request) -> None:
         """Walk the request's lease over all that is computed already, or is about to be in this step."""
         lease = _lease(request)
@@ -59,16 +54,14 @@ class StepBuilder:
         start, shared = self._share_rows(request, lease, end)
         stop = min(request.target, start + self.budget, self._longest_stop(request, end))
         outcome = AppendOutcome.OK
-        new_start = min(start, end)
-        old_slots = lease.slots(new_start, end)  # before a copy-on-write moves the tail
         if stop > end:
             outcome, stop = self._append(request, lease, end, stop)
-        if stop <= new_start and not shared:
+        if stop <= start and not shared:
             return Placement.NO_BLOCKS if outcome is AppendOutcome.NO_BLOCKS else Placement.WAITS
         self._wanted += shared
         self._register(request)
-        if stop > new_start:
-            self._add_run(request, Run(lease, request.tokens[new_start:stop], new_start, end, []), old_slots)
+        if stop > start:
+            self._add_run(request, Run(lease, request.tokens[start:stop], start, end, []))
         return Placement.PLACED
 
     def build(self) -> StepPlan | None:
@@ -80,7 +73,9 @@ class StepBuilder:
         for request, run, position in self._wanted:
             row = numbers[id(run), position]
             if position < request.score_end:
-                plan.scored.append(Scored(request, row, request.tokens[position + 1]))
+                plan.scored.append(
+                    Scored(request, row, request.tokens[position + 1], request.num_top(position))
+                )
             else:
                 plan.samples.append(Sample(request, row))
         if plan.runs:
@@ -125,13 +120,11 @@ class StepBuilder:
             self._plan.copies += result.copies
         return AppendOutcome.OK, stop
 
-    def _add_run(self, request: Request, run: Run, old_slots: Iterable[int]) -> None:
+    def _add_run(self, request: Request, run: Run) -> None:
         stop = run.start + len(run.tokens)
         self._plan.runs.append(run)
         self.budget -= len(run.tokens)
         request.num_seen = max(request.num_seen, stop)
-        for offset, slot in enumerate(old_slots):
-            self._rows[slot] = (run, run.start + offset)
         for offset, slot in enumerate(run.lease.slots(run.start, stop)):
             self._rows[slot] = (run, run.start + offset)
         position = request.next_wanted(run.start)

@@ -5,7 +5,6 @@ through the attention plan; the next token is a hash of what it read. So a wrong
 the wrong path, a position covered twice or not at all shows at once, here or as a wrong output.
 """
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -328,11 +327,3 @@ class Simulation:
             if update.is_last:
                 received.last = update
                 self.num_live -= 1
-
-
-def random_prompt(rng: random.Random, prefixes: Sequence[Sequence[int]], vocab_size: int) -> list[int]:
-    """A prefix that others may have, cut anywhere, and a few tokens of its own."""
-    prefix = rng.choice(prefixes)
-    cut = prefix[: rng.randint(0, len(prefix))]
-    own = [rng.randrange(1, vocab_size) for _ in range(rng.randint(0, 6))]
-    return [*cut, *own] or [1]

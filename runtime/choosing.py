@@ -1,0 +1,93 @@
+"""From the logits of a step to one token per sample: fills the masks and asks the sampler. Called by the engine."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umbel.runtime.errors import EngineError
+from umbel.runtime.outputs import TokenLogprob
+from umbel.runtime.request import Request
+from umbel.runtime.sampler import Sampled, Sampler, SamplingRow
+from umbel.runtime.step import Sample, StepPlan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TokenChooser:
+    """Belongs to the engine's thread; the mask buffer grows to the largest step and stays."""
+
+    def __init__(self, sampler: Sampler, vocab_size: int, eos_ids: Collection[int]) -> None:
+        self._sampler = sampler
+        self._eos_ids = tuple(eos_ids)
+        self._masks = np.empty((0, -(-vocab_size // 32)), dtype=np.uint32)
+
+    def choose(
+        self, plan: StepPlan, logits: "Tensor"
+    ) -> tuple[list[Sampled], list[TokenLogprob]]:
+        """Results for `plan.samples` and `plan.scored`. logits: [W, V] float32."""
+        results: list[Sampled | None] = [None] * len(plan.samples)
+        rows: list[SamplingRow] = []
+        open_idxs: list[int] = []
+        num_masks = 0
+        self._reserve(sum(sample.request.matcher is not None for sample in plan.samples))
+        for idx, sample in enumerate(plan.samples):
+            row = self._row(sample.request)
+            if sample.request.matcher is not None:
+                error = self._fill_mask(sample, num_masks)
+                if error is not None:
+                    results[idx] = Sampled(-1, error=error)
+                    continue
+                row.mask_row = num_masks
+                num_masks += 1
+            rows.append(row)
+            open_idxs.append(idx)
+        masks = self._masks[:num_masks] if num_masks else None
+        logits_rows = [plan.samples[idx].logits_row for idx in open_idxs]
+        for idx, result in zip(
+            open_idxs, self._sampler.sample(logits, logits_rows, rows, masks), strict=True
+        ):
+            results[idx] = result
+        return [result for result in results if result is not None], self._score(plan, logits)
+
+    def _score(self, plan: StepPlan, logits: "Tensor") -> list[TokenLogprob]:
+        if not plan.scored:
+            return []
+        return self._sampler.score(
+            logits,
+            [scored.logits_row for scored in plan.scored],
+            [scored.token_id for scored in plan.scored],
+            [scored.num_top for scored in plan.scored],
+        )
+
+    def _row(self, request: Request) -> SamplingRow:
+        params = request.params
+        banned: tuple[int, ...] = ()
+        if not request.may_end():
+            banned = params.stop_token_ids if params.ignore_eos else (*self._eos_ids, *params.stop_token_ids)
+        return SamplingRow(
+            params=params,
+            seed=request.seed,
+            num_output=request.num_output,
+            tokens=request.tokens,
+            num_prompt=request.num_prompt,
+            banned_ids=banned,
+        )
+
+    def _fill_mask(self, sample: Sample, mask_row: int) -> EngineError | None:
+        """A fault of one constraint is the answer of its own request."""
+        request = sample.request
+        assert request.matcher is not None
+        try:
+            request.matcher.fill_mask(self._masks[mask_row], budget=request.num_left)
+        except Exception as exc:
+            error = EngineError(f"the constraint of request {request.request_id} failed: {exc!r}")
+            error.__cause__ = exc
+            return error
+        return None
+
+    def _reserve(self, num_masks: int) -> None:
+        if len(self._masks) < num_masks:
+            num_rows = 1 << (num_masks - 1).bit_length()
+            self._masks = np.empty((num_rows, self._masks.shape[1]), dtype=np.uint32)

@@ -1,0 +1,81 @@
+"""One request between its submission and its last event: who listens, and when what happened.
+
+Used by the engine: it turns the scheduler's updates into what callers see.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from umbel.runtime.errors import UmbelError
+from umbel.runtime.outputs import Chunk, Completion, FinishReason, Score, Timing
+from umbel.runtime.request import Request, Update
+
+ChunkListener = Callable[[Chunk], None]
+ScoreListener = Callable[[Score | UmbelError], None]
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A request under way. Exactly one of the two listeners is set."""
+
+    request: Request
+    submitted_s: float  # the clock of `time.perf_counter`, as all times here
+    on_chunk: ChunkListener | None = None
+    on_score: ScoreListener | None = None
+    started_s: float | None = None  # set by the engine when it is first in a step
+    first_token_s: float | None = None
+
+    def send(self, update: Update, now_s: float) -> None:
+        """Tell the listener; whatever that raises comes out of here."""
+        if update.token_ids and self.first_token_s is None:
+            self.first_token_s = now_s
+        if self.on_chunk is not None:
+            self.on_chunk(self._chunk(update, now_s))
+        elif self.on_score is not None and update.is_last:
+            self.on_score(update.error or self._score())
+
+    def _chunk(self, update: Update, now_s: float) -> Chunk:
+        has_ended = update.is_last and update.error is None
+        return Chunk(
+            index=self.request.index,
+            text=update.text,
+            token_ids=tuple(update.token_ids),
+            logprobs=None if update.logprobs is None else tuple(update.logprobs),
+            completion=self._completion(now_s) if has_ended else None,
+            error=update.error,
+        )
+
+    def _completion(self, now_s: float) -> Completion:
+        request = self.request
+        assert request.text is not None
+        assert request.finish is not None
+        wants_prompt = request.params.prompt_logprobs is not None
+        return Completion(
+            index=request.index,
+            text=request.text.text,
+            token_ids=tuple(request.tokens[request.num_prompt :]),
+            text_token_ids=tuple(request.text.text_token_ids()),
+            finish_reason=FinishReason(request.finish.reason),
+            stop_reason=request.finish.stop,
+            logprobs=None if request.params.logprobs is None else tuple(request.logprobs),
+            prompt_logprobs=tuple(request.prompt_logprobs) if wants_prompt else None,
+            usage=request.usage(),
+            timing=self._timing(now_s),
+        )
+
+    def _score(self) -> Score:
+        request = self.request
+        return Score(
+            token_ids=tuple(request.tokens[request.num_prompt :]),
+            logprobs=tuple(entry.logprob for entry in request.logprobs),
+            usage=request.usage(),
+        )
+
+    def _timing(self, now_s: float) -> Timing:
+        started_s = now_s if self.started_s is None else self.started_s
+        first_token_s = now_s if self.first_token_s is None else self.first_token_s
+        return Timing(
+            queue_s=started_s - self.submitted_s,
+            first_token_s=first_token_s - self.submitted_s,
+            total_s=now_s - self.submitted_s,
+        )
