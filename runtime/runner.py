@@ -35,8 +35,8 @@ def num_blocks_for(
     )
     if size_bytes < one:
         raise InvalidRequest(
-            f"kv_cache_bytes={size_bytes} holds no block: one block of {block_size} tokens of this model takes "
-            f"{one} bytes; raise kv_cache_bytes",
+            f"kv_cache_bytes={size_bytes} holds no block: one block of {block_size} tokens of this "
+            f"model takes {one} bytes; raise kv_cache_bytes",
             param="kv_cache_bytes",
         )
     return size_bytes // one

@@ -1,5 +1,4 @@
-"""Turns rows of logits into tokens: log-probabilities, edits of the logits, the choice. Called by
-the engine.
+"""Turns rows of logits into tokens: log-probabilities, edits, the choice. Called by the engine.
 
 Order: log-probabilities of the model's own distribution; then logit bias, repetition, frequency
 and presence penalties, banned tokens, the constraint's mask; then the most likely token, or

@@ -1,5 +1,4 @@
-"""The sampler: what is applied to which row, in which order, and that rows do not touch each
-other."""
+"""The sampler: what is applied to which row, in what order; that rows do not touch each other."""
 
 import math
 from typing import Any
