@@ -139,34 +139,32 @@ class ChatTemplate:
         """The text between the conversation so far and the content of a new message of `role`.
 
         For "assistant" this is the generation prompt. Raises `InvalidRequest` when the template
-        rewrites what was rendered before, so that nothing can be appended.
+        rewrites what was written before, so that nothing can be appended.
         """
-        before = self._so_far(messages_so_far)
-        opened = self._around(messages_so_far, role, before)[0]
+        before, opened, _ = self._around(messages_so_far, role)
         if role != "assistant":
             return opened
         prompted = self.render(messages_so_far, add_generation_prompt=True)
+        if not messages_so_far and opened.endswith(prompted):
+            return opened  # with what the template writes before a first message
         if not prompted.startswith(before):
             raise _rewrites(role)
         prompt = prompted[len(before) :]
-        if not messages_so_far and opened.endswith(prompt):
-            return opened  # with what the template writes before a first message
-        # A template may put whitespace after its own generation prompt: there the model writes it.
-        if opened.startswith(prompt) and not opened[len(prompt) :].strip():
-            return prompt
-        raise _rewrites(role)
+        if not _is_at(opened, prompt):
+            # Some templates dress up the newest answer (an empty thought): look at an older one.
+            answered = [*messages_so_far, _message(role), {"role": "user", "content": ""}]
+            head = self.render(answered, add_generation_prompt=False).split(_CONTENT)[0]
+            if not head.startswith(before) or not _is_at(head[len(before) :], prompt):
+                raise _rewrites(role)
+        return prompt
 
     def close_role(self, messages_so_far: Sequence[Message], role: str) -> str:
         """The text after the content of a message of `role` that follows `messages_so_far`."""
-        return self._around(messages_so_far, role, self._so_far(messages_so_far))[1]
+        return self._around(messages_so_far, role)[2]
 
-    def _so_far(self, messages: Sequence[Message]) -> str:
-        # Templates look at the first message: of none there is nothing to render.
-        return self.render(messages, add_generation_prompt=False) if messages else ""
-
-    def _around(self, messages: Sequence[Message], role: str, before: str) -> tuple[str, str]:
-        message = {"role": role, "content": _CONTENT}
-        whole = self.render([*messages, message], add_generation_prompt=False)
+    def _around(self, messages: Sequence[Message], role: str) -> tuple[str, str, str]:
+        """(conversation so far, opening, closing) of a new message of `role`."""
+        whole = self.render([*messages, _message(role)], add_generation_prompt=False)
         head, *rest = whole.split(_CONTENT)
         if len(rest) != 1:
             raise InvalidRequest(
@@ -175,9 +173,35 @@ class ChatTemplate:
                 f"render the conversation as a whole",
                 param="messages",
             )
-        if not head.startswith(before):
-            raise _rewrites(role)
-        return head[len(before) :], rest[0]
+        for before in self._so_far(messages):
+            if head.startswith(before):
+                return before, head[len(before) :], rest[0]
+        raise _rewrites(role)
+
+    def _so_far(self, messages: Sequence[Message]) -> Iterator[str]:
+        """The conversation as it may have been written: rendered, or with the last answer appended
+        to its generation prompt (not the same where a template dresses up the newest answer)."""
+        if not messages:
+            yield ""  # templates look at the first message: of none there is nothing to render
+            return
+        yield self.render(messages, add_generation_prompt=False)
+        *earlier, last = messages
+        content = last.get("content")
+        if last["role"] == "assistant" and isinstance(content, str):
+            prompted = self.render(earlier, add_generation_prompt=True)
+            closing = self._around(earlier, "assistant")[2]
+            yield prompted + content + closing
+            yield prompted + content.strip() + closing  # many templates trim
+
+
+def _message(role: str) -> Message:
+    return {"role": role, "content": _CONTENT}
+
+
+def _is_at(opened: str, prompt: str) -> bool:
+    """Whether the content comes right after `prompt`, but for whitespace, which then the model
+    writes itself (Mistral's templates)."""
+    return opened.startswith(prompt) and not opened[len(prompt) :].strip()
 
 
 def _rewrites(role: str) -> InvalidRequest:

@@ -55,6 +55,13 @@ THINKING = (  # like those that drop the thoughts of earlier answers
     "{{ m.content if loop.last else m.content.split('</think>')[-1] }}{{ '</s>' }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+NEWEST_DRESSED = (  # like Qwen3: an empty thought before the newest answer only
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
+    "{% if loop.last %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{{ m.content.split('</think>')[-1].lstrip('\n') }}{% else %}{{ m.content }}{% endif %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}
 TALK = [
     {"role": "user", "content": "Hi there."},
@@ -147,6 +154,31 @@ def test_a_template_that_rewrites_history_cannot_be_opened_again():
 
     assert template.open_role(messages[:1], "assistant") == "<assistant>"
     with pytest.raises(InvalidRequest, match="rewrites earlier text when a 'user' message"):
+        template.open_role(messages, "user")
+
+
+def test_a_template_that_dresses_up_the_newest_answer_can_be_appended_to():
+    template = ChatTemplate(NEWEST_DRESSED)
+    messages = [*TALK, {"role": "user", "content": "Bye."}]
+
+    text = piecewise(template, messages)
+
+    assert text == template.render(messages, add_generation_prompt=False)
+    assert "<think>" not in text
+
+
+def test_answers_that_a_template_trims_can_be_followed():
+    template = ChatTemplate(LLAMA3, NAMES)
+    messages = [TALK[0], {"role": "assistant", "content": " Hello!\n"}]
+
+    assert template.open_role(messages, "user") == "<|start_header_id|>user<|end_header_id|>\n\n"
+
+
+def test_thoughts_that_a_template_drops_later_stop_the_conversation():
+    template = ChatTemplate(NEWEST_DRESSED)
+    messages = [TALK[0], {"role": "assistant", "content": "<think>hm</think>Because."}]
+
+    with pytest.raises(InvalidRequest, match="rewrites earlier text"):
         template.open_role(messages, "user")
 
 
