@@ -98,6 +98,7 @@ DEVICES = {device.name: device for device in _TABLE}
 _COPY_ELEMENTS = 1 << 26  # float32: 256 MiB, beyond any cache
 _MATMUL_SIZE = 1536
 _REPETITIONS = 5
+_BUSY_SHARE = 0.5  # of the cores, as load average, from which a measurement is doubted
 
 
 class _DeviceFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -172,8 +173,17 @@ def measure_cpu() -> Device:
         },
         bandwidth=_memory_bandwidth(),
         memory_bytes=_memory_bytes(),
-        source=f"measured now with {torch.get_num_threads()} threads",
+        source=f"measured now with {torch.get_num_threads()} threads{_other_load()}",
     )
+
+
+def _other_load() -> str:
+    """A warning when other programs are using the cores: what was measured is then no limit."""
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0]
+    if load < _BUSY_SHARE * cores:
+        return ""
+    return f"; the machine is busy (load {load:.1f} on {cores} cores), so rates are too low"
 
 
 def _memory_bandwidth() -> float:

@@ -7,7 +7,8 @@ from typing import Any
 
 _DECIMAL = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-_SCALED_UNITS = ("B", "B/s", "FLOP", "FLOP/s", "B/token")
+_SCALED_UNITS = ("B", "B/s", "FLOP", "FLOP/s")
+_EXACT_BYTES = 100_000  # below, bytes are not rounded to kB: 4,096 B
 _FORMULA = "Formula: "
 
 
@@ -25,8 +26,11 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Section:
+    """Figures under one title; `note` is a sentence about all of them."""
+
     title: str
     figures: tuple[Figure, ...]
+    note: str = ""
 
 
 def formula_of(function: Callable[..., Any]) -> str:
@@ -45,12 +49,14 @@ def format_value(value: float | None, unit: str) -> str:
         return "none"
     if unit == "s":
         return _scaled(value, _SECONDS, "", places=3)
+    if unit == "B" and abs(value) < _EXACT_BYTES:
+        return f"{value:,.0f} B"
     if unit in _SCALED_UNITS:
         return _scaled(value, _DECIMAL, unit, places=3)
     if unit == "x":
         return f"{_plain(value)}x"
     if unit == "$":
-        return f"{value:,.4g} $" if value < 1000 else f"{value:,.0f} $"
+        return f"${_plain(value)}"
     return f"{_plain(value)} {unit}".rstrip()
 
 

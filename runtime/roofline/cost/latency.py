@@ -70,6 +70,16 @@ def free_chunk(knee_flops_per_byte: float, decode_rows: int, element_bytes: floa
     return max(0, math.floor(knee_flops_per_byte * element_bytes / 2) - decode_rows)
 
 
+def prefill_tokens_per_step(batch: int, num_prompt: int, num_output: int) -> float:
+    """Prompt tokens that each step must prefill on average so that `batch` rows stay busy, when a
+    request leaves after `num_output` steps and the next one brings `num_prompt` uncached tokens.
+
+    Formula: c >= B S / n_out
+    """
+    at_least("num_output", num_output, 1)
+    return batch * num_prompt / num_output
+
+
 def rows_in_flight(
     rate_per_s: float, prefill_time_s: float, num_output: int, step_time_s: Callable[[float], float]
 ) -> float | None:

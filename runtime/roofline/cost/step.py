@@ -189,19 +189,21 @@ def decode_work(shape: ModelShape, workload: Workload, *, rows_per_branch: int =
     )
 
 
-def mixed_work(shape: ModelShape, workload: Workload, *, chunk: int, cached: int) -> StepWork:
-    """Work of a decode step that also carries `chunk` rows of one prompt, `cached` tokens of which
-    are there already (their KV not counted: it may be the shared prefix); the chunk's last row
-    wants logits.
+def mixed_work(
+    shape: ModelShape, workload: Workload, *, chunk: int, chunk_pairs: float
+) -> StepWork:
+    """Work of a decode step that also carries `chunk` rows of prompts, with `chunk_pairs` (row,
+    visible token) pairs. The KV that they read is not counted: it may be the shared prefix. One of
+    them wants logits.
 
-    Formula: rows = B + c; KV tokens = shared-prefix sum; pairs = B L + pairs(cached, c)
+    Formula: rows = B + c; KV tokens = shared-prefix sum; pairs = B L + pairs of the chunk
     """
     return step_work(
         shape,
         rows=workload.batch + chunk,
         logits_rows=workload.batch + min(chunk, 1),
         kv_tokens=mean_kv_tokens(shape, workload),
-        num_pairs=workload.batch * mean_context(shape, workload) + mean_pairs(shape, cached, chunk),
+        num_pairs=workload.batch * mean_context(shape, workload) + chunk_pairs,
         dtype=workload.dtype,
         kv_dtype=workload.kv_dtype,
         tensor_parallel=workload.tensor_parallel,
@@ -220,7 +222,10 @@ def decode_bound(
 
 
 def tokens_per_s(batch: int, step_s: float) -> float:
-    """Formula: tok/s = B / t. Raises for a step of no time."""
+    """Output tokens per second. Raises for a step of no time.
+
+    Formula: tok/s = B / t
+    """
     above_zero("step_s", step_s)
     return batch / step_s
 
