@@ -1,1 +1,21 @@
-"""TODO"""
+"""Compiled constraints on output text: which tokens keep a regex, a choice or a JSON Schema satisfiable."""
+
+from umbel.grammar.compile import compile_choices, compile_json_schema, compile_lark, compile_regex
+from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, UnsupportedGrammar
+from umbel.grammar.limits import Limits
+from umbel.grammar.matcher import Constraint, Matcher
+from umbel.grammar.vocabulary import Vocabulary
+
+__all__ = [
+    "Constraint",
+    "GrammarError",
+    "Limits",
+    "Matcher",
+    "UnsatisfiableGrammar",
+    "UnsupportedGrammar",
+    "Vocabulary",
+    "compile_choices",
+    "compile_json_schema",
+    "compile_lark",
+    "compile_regex",
+]

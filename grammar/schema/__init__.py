@@ -1,0 +1,1 @@
+"""JSON Schema: loaded, merged and lowered to the syntax tree of regular expressions."""
