@@ -254,7 +254,7 @@ def test_a_template_can_neither_escape_nor_run_without_bound(text):
 
 
 def test_a_budget_is_of_one_rendering():
-    template = ChatTemplate("{% for i in range(90000) %}{{ 'x' if i == 3 }}{% endfor %}")
+    template = ChatTemplate("{% for i in range(99999) %}{% endfor %}x")
 
     texts = {template.render([], add_generation_prompt=False) for _ in range(60)}
 
