@@ -83,7 +83,7 @@ class CutCost:
 
 @dataclass(slots=True, eq=False)
 class _Stretch:
-    """Positions before the start of the same two or more runs, in one node or in several in turn."""
+    """Positions before the start of the same two or more runs, in one node or several in turn."""
 
     parts: list[tuple[Node, int, int]]  # with the positions start .. stop - 1 of each
     run_idxs: list[int]

@@ -106,8 +106,6 @@ class RadixCache:
             for lease in list(node.leases):
                 lease.truncate(lease.num_tokens - lease.num_pending)
         assert not self._forest.pending, "pending tokens are covered by leases"
-        for lease in [lease for lease in self._pins if lease.num_tokens == 0]:
-            self._unpin(lease)
 
     def evict(self, num_blocks: int) -> int:
         """Free up to `num_blocks` blocks that nobody leases; returns how many."""
@@ -120,25 +118,30 @@ class RadixCache:
     def pin(self, lease: Lease, until_s: float, now_s: float) -> None:
         """Keep the path of `lease` until `until_s` on the caller's clock, even after its release.
 
-        A pin of the same path is prolonged, never shortened. Pins end in `expire_pins` only; a
-        caller in need of blocks may end them all with `expire_pins(math.inf)`.
+        Pending tokens are left out: a pin computes nothing, so it must not be what keeps them. A
+        second pin of a path prolongs the first, and never shortens it. Pins end in `expire_pins`
+        only; a caller in need of blocks may end them all with `expire_pins(math.inf)`.
         """
-        node = lease.node
-        if until_s <= now_s or lease.num_tokens == 0:
-            return
-        if node is None:
-            raise ValueError("the lease was released: pin a path while it is leased")
+        pinned = lease.fork()
+        pinned.truncate(lease.num_tokens - lease.num_pending)
+        node = pinned.node
+        assert node is not None
         for other in node.leases & self._pins.keys():
-            if other.num_tokens == lease.num_tokens:
+            if other.num_tokens == pinned.num_tokens:
                 self._pins[other] = max(until_s, self._pins[other])
+                break
+        else:
+            if until_s > now_s and pinned.num_tokens > 0:
+                self._pins[pinned] = until_s
                 return
-        self._pins[lease.fork()] = until_s
+        pinned.release()
 
     def expire_pins(self, now_s: float) -> int:
         """End the pins whose time has come; returns how many."""
         expired = [lease for lease, until_s in self._pins.items() if until_s <= now_s]
         for lease in expired:
-            self._unpin(lease)
+            del self._pins[lease]
+            lease.release()
         return len(expired)
 
     def check(self) -> None:
@@ -180,7 +183,3 @@ class RadixCache:
             )
             for namespace, node in self._forest.nodes()
         ]
-
-    def _unpin(self, lease: Lease) -> None:
-        del self._pins[lease]
-        lease.release()
