@@ -128,15 +128,17 @@ class Driver:
             self._live.pop(execution, None)
 
     def _submit_ready(self) -> None:
-        calls, self._ready = self._ready, []
-        failed: list[tuple[PendingCall, Exception]] = []
-        with self.client.hold():
-            for call in calls:
-                if call.is_set:  # given up before it was submitted
-                    continue
-                try:
-                    call.submit(self)
-                except Exception as error:  # whatever it is, it belongs to this call alone
-                    failed.append((call, error))
-        for call, cause in failed:
+        calls = [call for call in self._ready if not call.is_set]  # set: given up meanwhile
+        self._ready = []
+        failed: dict[PendingCall, Exception] = {}
+        try:
+            with self.client.hold():
+                for call in calls:
+                    try:
+                        call.submit(self)
+                    except Exception as error:  # whatever it is, it belongs to this call alone
+                        failed[call] = error
+        except UmbelError as error:  # the end of `hold` was refused: none of them has begun
+            failed = {call: failed.get(call, error) for call in calls}
+        for call, cause in failed.items():
             call.branch.fail_current(cause)

@@ -78,10 +78,6 @@ class ForkPoint:
     def start(self, branch: Branch) -> bool:
         if branch.end is not None:
             branch.end.flatten(keep=len(self.children) > 1)
-        for child in self.children:
-            child.end = branch.end
-            child.messages = branch.messages
-            child.open_message = branch.open_message
         self._release(branch)
         return True
 
@@ -92,6 +88,9 @@ class ForkPoint:
 
     def _release(self, branch: Branch) -> None:
         for child in self.children:
+            child.end = branch.end
+            child.messages = branch.messages
+            child.open_message = branch.open_message
             child.is_started = True
             # Not advanced here: a chain of forks would recurse as deep as it is long.
             branch.execution.driver.advance_later(child)

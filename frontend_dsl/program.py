@@ -32,7 +32,8 @@ class Program:
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
             raise InvalidRequest(
                 f"program {function.__name__!r} is an async or generator function; "
-                "write an ordinary function (reading a value suspends it without blocking) and run it by arun or astream"
+                "write an ordinary one (reading a value suspends it without blocking) "
+                "and run it by arun or astream"
             )
         self.function = function
         self.name: str = getattr(function, "__name__", type(function).__name__)
