@@ -1,4 +1,6 @@
-"""From the logits of a step to one token per sample: fills the masks and asks the sampler. Called by the engine."""
+"""From the logits of a step to one token per sample: fills the masks and asks the sampler. Called
+by the engine.
+"""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -23,9 +25,7 @@ class TokenChooser:
         self._eos_ids = tuple(eos_ids)
         self._masks = np.empty((0, -(-vocab_size // 32)), dtype=np.uint32)
 
-    def choose(
-        self, plan: StepPlan, logits: "Tensor"
-    ) -> tuple[list[Sampled], list[TokenLogprob]]:
+    def choose(self, plan: StepPlan, logits: "Tensor") -> tuple[list[Sampled], list[TokenLogprob]]:
         """Results for `plan.samples` and `plan.scored`. logits: [W, V] float32."""
         results: list[Sampled | None] = [None] * len(plan.samples)
         rows: list[SamplingRow] = []
@@ -63,9 +63,10 @@ class TokenChooser:
 
     def _row(self, request: Request) -> SamplingRow:
         params = request.params
-        banned: tuple[int, ...] = ()
+        banned: list[int] = []
         if not request.may_end():
-            banned = params.stop_token_ids if params.ignore_eos else (*self._eos_ids, *params.stop_token_ids)
+            banned += params.stop_token_ids
+            banned += () if params.ignore_eos else self._eos_ids
         return SamplingRow(
             params=params,
             seed=request.seed,

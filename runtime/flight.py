@@ -5,6 +5,7 @@ Used by the engine: it turns the scheduler's updates into what callers see.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from umbel.runtime.errors import UmbelError
 from umbel.runtime.outputs import Chunk, Completion, FinishReason, Score, Timing
@@ -25,14 +26,15 @@ class Flight:
     started_s: float | None = None  # set by the engine when it is first in a step
     first_token_s: float | None = None
 
-    def send(self, update: Update, now_s: float) -> None:
-        """Tell the listener; whatever that raises comes out of here."""
+    def event(self, update: Update, now_s: float) -> Callable[[], None] | None:
+        """The call of the listener that an update leads to; None if there is nothing to tell."""
         if update.token_ids and self.first_token_s is None:
             self.first_token_s = now_s
         if self.on_chunk is not None:
-            self.on_chunk(self._chunk(update, now_s))
-        elif self.on_score is not None and update.is_last:
-            self.on_score(update.error or self._score())
+            return partial(self.on_chunk, self._chunk(update, now_s))
+        if self.on_score is not None and update.is_last:
+            return partial(self.on_score, update.error or self._score())
+        return None
 
     def _chunk(self, update: Update, now_s: float) -> Chunk:
         has_ended = update.is_last and update.error is None

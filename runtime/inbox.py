@@ -25,9 +25,16 @@ class Inbox:
     def is_closed(self) -> bool:
         return self._is_closed
 
-    def put(self, command: Command) -> None:
-        """Leave a command; raises `EngineClosed` when nobody will take it any more."""
-        if self._held.depth > 0 and not self._is_closed:
+    @property
+    def is_holding(self) -> bool:
+        """Whether the calling thread is inside `hold`."""
+        return self._held.depth > 0
+
+    def put(self, command: Command, *, at_once: bool = False) -> None:
+        """Leave a command (`at_once`: past `hold`); raises `EngineClosed` when nobody will take it
+        any more.
+        """
+        if self.is_holding and not at_once and not self._is_closed:
             self._held.commands.append(command)
         else:
             self._put_all([command])

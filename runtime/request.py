@@ -1,8 +1,9 @@
 """One sequence on its way through the engine: what was asked, how far it is, and when it ends.
 
-Made by the engine, changed by the scheduler only (and by `accept`, which the scheduler calls). The one idea: a
-request is a list of tokens, of which the first `num_prompt` were given; whatever it still wants from the model is
-a range of positions whose next-token logits must be scored, then, unless it ended, one more position to sample from.
+Made by the engine, changed by the scheduler only (and by `accept`, which the scheduler calls). The
+one idea: a request is a list of tokens, of which the first `num_prompt` were given; whatever it
+still wants from the model is a range of positions whose next-token logits must be scored, then,
+unless it ended, one more position to sample from.
 """
 
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ class TokenMatcher(Protocol):
 
     def advance(self, token_id: int) -> bool: ...
 
-    def forced(self) -> Sequence[int]: ...
+    def forced(self, *, budget: int | None = None) -> Sequence[int]: ...
 
 
 class TextOutput(Protocol):
@@ -58,7 +59,9 @@ class Finish:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One sequence to generate, or (with `is_score`) to score: then `tokens` holds the continuation already."""
+    """One sequence to generate, or (with `is_score`) to score: then `tokens` holds the continuation
+    already.
+    """
 
     # What was asked; set once.
     request_id: int
@@ -121,7 +124,9 @@ class Request:
         return not self.wants_token and self.score_next >= self.score_end
 
     def next_wanted(self, position: int) -> int:
-        """The first position at or after `position` whose logits are wanted; `target` if there is none."""
+        """The first position at or after `position` whose logits are wanted; `target` if there is
+        none.
+        """
         if position < self.score_end and self.score_next < self.score_end:
             return max(position, self.score_next)
         return max(position, self.target - 1) if self.wants_token else self.target
@@ -146,7 +151,9 @@ class Request:
     def accept_sampled(
         self, token_id: int, logprob: TokenLogprob | None, eos_ids: frozenset[int]
     ) -> None:
-        """Append a sampled token and the tokens that its constraint now forces; sets `finish` at an end."""
+        """Append a sampled token and the tokens that its constraint now forces; sets `finish` at an
+        end.
+        """
         if logprob is not None and self.params.logprobs is not None:
             self.logprobs.append(logprob)
         self._accept(token_id, eos_ids)
@@ -159,7 +166,7 @@ class Request:
         if self.matcher.finished:  # a constraint whose only text is empty
             self._end(Finish(FinishReason.STOP))
             return
-        for token_id in list(self.matcher.forced()):
+        for token_id in self.matcher.forced(budget=self.num_left):
             if self.params.logprobs is not None:
                 if self.score_next == self.score_end:
                     self.score_next = len(self.tokens) - 1
@@ -170,7 +177,9 @@ class Request:
                 return
 
     def take_update(self, error: UmbelError | None = None) -> "Update | None":
-        """What is new since the last update; None if there is nothing, or if its logprobs are still to come."""
+        """What is new since the last update; None if there is nothing, or if its logprobs are still
+        to come.
+        """
         is_last = error is not None or self.is_done
         if self.params.logprobs is not None and self.score_next < self.score_end and not is_last:
             return None
@@ -198,7 +207,8 @@ class Request:
         self.tokens.append(token_id)
         if self.matcher is not None and not self.matcher.advance(token_id):
             raise EngineError(
-                f"token {token_id} was chosen although the constraint of request {self.request_id} forbids it"
+                f"token {token_id} was chosen, although the constraint of request "
+                f"{self.request_id} forbids it"
             )
         is_eos = token_id in eos_ids and (self.matcher is not None or not self.params.ignore_eos)
         if is_eos:

@@ -1,12 +1,12 @@
 """Decides what every step computes, and what follows from its result.
 
-Called by the engine between steps; plain data only: no tensors, no clock, no I/O, so that a simulated runner can
-drive it. Order is by arrival everywhere: when blocks run out the youngest gives its own up, computes again later,
-and so the oldest always gets on.
+Called by the engine between steps; plain data only: no tensors, no clock, no I/O, so that a
+simulated runner can drive it. Order is by arrival everywhere: when blocks run out the youngest
+gives its own up, computes again later, and so the oldest always gets on.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ class SchedulerCounts:
 class Scheduler:
     """Waiting and running requests over one radix cache."""
 
-    def __init__(self, cache: RadixCache, config: EngineConfig, eos_ids: Sequence[int]) -> None:
+    def __init__(self, cache: RadixCache, config: EngineConfig, eos_ids: Collection[int]) -> None:
         self.counts = SchedulerCounts()
         self._cache = cache
         self._num_blocks = cache.stats().num_blocks
@@ -57,7 +57,8 @@ class Scheduler:
         return len(self._running)
 
     def add(self, request: Request) -> list[Update]:
-        """Take a request into the queue; the updates tell what its constraint forces from the start.
+        """Take a request into the queue; the updates tell what its constraint forces from the
+        start.
 
         Raises `InvalidRequest` if it could never fit into the pool.
         """
@@ -81,7 +82,7 @@ class Scheduler:
         return [self._fail(request, RequestCancelled(f"request {request_id} was cancelled"))]
 
     def plan(self) -> StepPlan | None:
-        """The next step; None when there is nothing to do. Each plan must be committed or failed."""
+        """The next step; None when there is nothing to do. Commit or fail each plan."""
         builder = self._new_builder()
         self._place_running(builder)
         self._admit(builder)
@@ -89,15 +90,15 @@ class Scheduler:
         if plan is None and (self._running or self._waiting):
             # The cache lets a path that fits the pool have it; nothing can be planned without that.
             raise EngineError(
-                f"{self.num_running} running and {self.num_waiting} waiting requests, but none can go on: "
-                f"{self._cache.stats()}"
+                f"none of {self.num_running} running and {self.num_waiting} waiting requests can "
+                f"go on: {self._cache.stats()}"
             )
         return plan
 
     def commit(
         self, plan: StepPlan, sampled: "Sequence[Sampled]", scored: Sequence[TokenLogprob]
     ) -> list[Update]:
-        """Take the results of a step (`sampled` for `plan.samples`, `scored` for `plan.scored`, in order)."""
+        """Take the results of a step: `sampled` for `plan.samples`, `scored` for `plan.scored`."""
         self._cache.commit_step()
         self.counts.num_steps += 1
         self.counts.num_computed += plan.num_tokens
@@ -115,7 +116,7 @@ class Scheduler:
         return updates
 
     def fail_step(self, plan: StepPlan, error: UmbelError) -> list[Update]:
-        """The step raised: end its requests with `error`, and forget what it was about to compute."""
+        """The step raised: end its requests with `error`, and forget what it was to compute."""
         self._cache.discard_step()  # the leases of all others move back to what is computed
         return [
             self._fail(request, error)
@@ -148,11 +149,11 @@ class Scheduler:
         while builder.place(request) is Placement.NO_BLOCKS:
             victim = next(self._victims(builder, request), None)
             if victim is None:
-                return  # younger ones are in the step already; they end some time, or give way in the next
+                return  # younger ones are in the step already: they end, or give way in the next
             self._preempt(victim)
 
     def _victims(self, builder: StepBuilder, request: Request) -> Iterator[Request]:
-        """Running requests younger than `request` that hold blocks outside this step, youngest first."""
+        """Running requests younger than `request`, and not in this step; youngest first."""
         for other in reversed(self._running):
             if other.arrival <= request.arrival:
                 return
@@ -240,7 +241,9 @@ class Scheduler:
 
 def num_blocks_needed(request: Request, block_size: int) -> int:
     """Blocks of a request at its longest; the KV of its last token is never needed."""
-    num_positions = request.score_end if request.is_score else request.num_prompt + request.max_output - 1
+    num_positions = (
+        request.score_end if request.is_score else request.num_prompt + request.max_output - 1
+    )
     return -(-num_positions // block_size)
 
 
@@ -249,9 +252,10 @@ def check_fits(request: Request, num_blocks: int, block_size: int) -> None:
     num_needed = num_blocks_needed(request, block_size)
     if num_needed > num_blocks:
         raise InvalidRequest(
-            f"the request needs {num_needed} KV blocks of {block_size} tokens ({request.num_prompt} prompt tokens, "
-            f"max_tokens={request.max_output}), but the pool has {num_blocks}; shorten the prompt, lower max_tokens "
-            "or give the engine more kv_cache_bytes"
+            f"the request needs {num_needed} KV blocks of {block_size} tokens "
+            f"({request.num_prompt} prompt tokens, max_tokens={request.max_output}), but the pool "
+            f"has {num_blocks}; shorten the prompt, lower max_tokens, or give the engine more "
+            "kv_cache_bytes"
         )
 
 

@@ -47,7 +47,9 @@ class StepClock:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot, consistent as of the end of a step. Counts are tokens unless the name says otherwise."""
+    """A snapshot, consistent as of the end of a step. Counts are tokens unless the name says
+    otherwise.
+    """
 
     num_waiting: int  # requests
     num_running: int  # requests

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Run:
-    """New tokens of one request: rows at positions `start .. start + len(tokens) - 1` of the lease's path.
+    """New tokens of one request: rows at positions `start .. start + len(tokens) - 1` of the
+    lease's path.
 
-    Rows at positions below `write_from` are query-only: their KV is in the cache and is not written again.
-    `logits_positions` are the positions whose logits are wanted, ascending.
+    Rows at positions below `write_from` are query-only: their KV is in the cache and is not written
+    again. `logits_positions` are the positions whose logits are wanted, ascending.
     """
 
     lease: Lease
@@ -35,9 +36,11 @@ class Sample:
 
 @dataclass(slots=True)
 class Scored:
-    """A request that wants the log-probability of `token_id`, its token after that row, from row `logits_row`.
+    """A request that wants the log-probability of `token_id`, its token after that row, from row
+    `logits_row`.
 
-    The token is one that was given: of the prompt, of a continuation to score, or forced by the constraint.
+    The token is one that was given: of the prompt, of a continuation to score, or forced by the
+    constraint.
     """
 
     request: "Request"
@@ -48,14 +51,18 @@ class Scored:
 
 @dataclass(slots=True)
 class StepPlan:
-    """Rows of logits are numbered over `runs` in order, and within a run over `logits_positions` in order."""
+    """Rows of logits are numbered over `runs` in order, and within a run over `logits_positions` in
+    order.
+    """
 
     copies: list[BlockCopy] = field(default_factory=list)  # done before the first write
     runs: list[Run] = field(default_factory=list)
     attention: AttentionPlan | None = None  # None only when there are no runs
     samples: list[Sample] = field(default_factory=list)
     scored: list[Scored] = field(default_factory=list)
-    requests: list["Request"] = field(default_factory=list)  # all that a failure of this step would hit
+    requests: list["Request"] = field(
+        default_factory=list
+    )  # all that a failure of this step would hit
     num_reused: int = 0  # tokens passed over because the cache had them
 
     @property

@@ -1,8 +1,8 @@
 """Puts requests into one step: which tokens each feeds, and which row of logits each reads.
 
-Used by the scheduler, one builder a step. The one idea: a row is known by the slot that its position has in the
-pool. A slot holds one token of one path of the tree, so requests that want the logits of the same tree position
-find the same slot, and share the row.
+Used by the scheduler, one builder a step. The one idea: a row is known by the slot that its
+position has in the pool. A slot holds one token of one path of the tree, so requests that want the
+logits of the same tree position find the same slot, and share the row.
 """
 
 from enum import Enum, auto
@@ -27,7 +27,9 @@ class StepBuilder:
         self._jump_forward = jump_forward
         self._share_attention = share_attention
         self._plan = StepPlan()
-        self._rows: dict[int, tuple[Run, int]] = {}  # slot -> run and position of the row that feeds it
+        self._rows: dict[
+            int, tuple[Run, int]
+        ] = {}  # slot -> run and position of the row that feeds it
         self._wanted: list[tuple[Request, Run, int]] = []
         self._placed: set[int] = set()  # request ids
 
@@ -35,7 +37,9 @@ class StepBuilder:
         return request.request_id in self._placed
 
     def reuse(self, request: Request) -> None:
-        """Walk the request's lease over all that is computed already, or is about to be in this step."""
+        """Walk the request's lease over all that is computed already, or is about to be in this
+        step.
+        """
         lease = _lease(request)
         before, target = lease.num_tokens, request.target
         if before >= target:
@@ -86,7 +90,9 @@ class StepBuilder:
     def _share_rows(
         self, request: Request, lease: Lease, end: int
     ) -> tuple[int, list[tuple[Request, Run, int]]]:
-        """Take from other runs the first wanted rows that they have; also the first position to feed itself."""
+        """Take from other runs the first wanted rows that they have; also the first position to
+        feed itself.
+        """
         shared: list[tuple[Request, Run, int]] = []
         position = request.next_wanted(0)
         while position < end:
@@ -107,7 +113,9 @@ class StepBuilder:
         self, request: Request, lease: Lease, end: int, stop: int
     ) -> tuple[AppendOutcome, int]:
         """Append tokens `end..stop` to the lease; also where the tokens that found room end."""
-        edge = min(max(request.num_prompt, end), stop)  # prompt and output are evicted in different order
+        edge = min(
+            max(request.num_prompt, end), stop
+        )  # prompt and output are evicted in different order
         for piece_start, piece_stop, kind in (
             (end, edge, TokenKind.PROMPT),
             (edge, stop, TokenKind.OUTPUT),
@@ -145,7 +153,9 @@ def _lease(request: Request) -> Lease:
 def _number_rows(
     runs: list[Run], wanted: list[tuple[Request, Run, int]]
 ) -> dict[tuple[int, int], int]:
-    """Fill `logits_positions` of the runs; the number of each wanted row by (id of its run, position)."""
+    """Fill `logits_positions` of the runs; the number of each wanted row by (id of its run,
+    position).
+    """
     positions: dict[int, set[int]] = {id(run): set() for run in runs}
     for _, run, position in wanted:
         positions[id(run)].add(position)

@@ -41,7 +41,9 @@ def make_requests(
 ) -> list[Request]:
     """The n requests of one generation. Raises `InvalidRequest` for what can never run."""
     if not isinstance(params, SamplingParams):
-        raise InvalidRequest(f"params={params!r} is not valid: expected a SamplingParams", param="params")
+        raise InvalidRequest(
+            f"params={params!r} is not valid: expected a SamplingParams", param="params"
+        )
     prompt = check_token_ids("prompt", token_ids, limits.vocab_size)
     _check_ids_in_range("stop_token_ids", params.stop_token_ids, limits.vocab_size)
     _check_ids_in_range("logit_bias", list(params.logit_bias), limits.vocab_size)
@@ -79,8 +81,8 @@ def make_score_request(
     num_tokens = len(prompt) + len(continuation)
     if num_tokens > limits.context_len:
         raise ContextTooLong(
-            f"prompt and continuation have {len(prompt)} + {len(continuation)} tokens, but the context is "
-            f"{limits.context_len}; shorten them by {num_tokens - limits.context_len}",
+            f"prompt and continuation have {len(prompt)} + {len(continuation)} tokens, but the "
+            f"context is {limits.context_len}; shorten them by {num_tokens - limits.context_len}",
             param="continuation",
         )
     request_id = next(ids)
@@ -101,7 +103,9 @@ def make_score_request(
 def check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> list[int]:
     """A list of the ids. Raises `InvalidRequest` when it is empty, or holds what is no token id."""
     if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
-        raise InvalidRequest(f"{name}={token_ids!r:.80} is not valid: expected token ids", param=name)
+        raise InvalidRequest(
+            f"{name}={token_ids!r:.80} is not valid: expected token ids", param=name
+        )
     tokens = list(token_ids)
     if not tokens:
         raise InvalidRequest(f"the {name} is empty: give at least one token", param=name)
@@ -115,9 +119,11 @@ def check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> lis
 
 
 def derive_seed(seed: int, index: int) -> int:
-    """The seed of the `index`-th sequence of a call: the call's own for the first, unrelated for the rest.
+    """The seed of the `index`-th sequence of a call: the call's own for the first, unrelated for
+    the rest.
 
-    splitmix64's finalizer (Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014).
+    splitmix64's finalizer (Steele, Lea & Flood, "Fast splittable pseudorandom number generators",
+    2014).
     """
     if index == 0:
         return seed
@@ -132,7 +138,8 @@ def _check_ids_in_range(name: str, token_ids: Sequence[int], vocab_size: int) ->
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
         odd = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
         raise InvalidRequest(
-            f"{name} holds the token id {odd}, but the model's ids are 0 to {vocab_size - 1}", param=name
+            f"{name} holds the token id {odd}, but the model's ids are 0 to {vocab_size - 1}",
+            param=name,
         )
 
 
@@ -140,16 +147,16 @@ def _max_output(num_prompt: int, params: SamplingParams, limits: Limits) -> int:
     room = limits.context_len - num_prompt
     if room < 1:
         raise ContextTooLong(
-            f"the prompt has {num_prompt} tokens and the context is {limits.context_len}, which leaves no room for "
-            f"an output; shorten the prompt by at least {1 - room}",
+            f"the prompt has {num_prompt} tokens and the context is {limits.context_len}, which "
+            f"leaves no room for an output; shorten the prompt by at least {1 - room}",
             param="prompt",
         )
     if params.max_tokens is None:
         return max(1, min(room, limits.max_positions - num_prompt))
     if params.max_tokens > room:
         raise ContextTooLong(
-            f"max_tokens={params.max_tokens} leaves no room: the prompt has {num_prompt} tokens, the context is "
-            f"{limits.context_len}; lower max_tokens to {room}",
+            f"max_tokens={params.max_tokens} leaves no room: the prompt has {num_prompt} tokens, "
+            f"the context is {limits.context_len}; lower max_tokens to {room}",
             param="max_tokens",
         )
     return params.max_tokens

@@ -1,4 +1,6 @@
-"""Puts this folder on `sys.path`: shared strategies and simulations are imported by their path below it."""
+"""Puts this folder on `sys.path`: shared strategies and simulations are imported by their path
+below it.
+"""
 
 import sys
 from pathlib import Path

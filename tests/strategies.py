@@ -1,6 +1,9 @@
-"""Hypothesis strategies shared by the tests: engine configurations, prompts that share prefixes, work lists."""
+"""Hypothesis strategies shared by the tests: engine configurations, prompts that share prefixes,
+work lists.
+"""
 
 from hypothesis import strategies as st
+
 from umbel.runtime.config import EngineConfig
 
 VOCAB_SIZE = 6
@@ -26,9 +29,7 @@ def small_configs() -> st.SearchStrategy[EngineConfig]:
 
 
 def _small_config(*, block_size: int, num_tokens: int, **options: int | bool) -> EngineConfig:
-    return EngineConfig(
-        block_size=block_size, num_blocks=-(-num_tokens // block_size), **options
-    )
+    return EngineConfig(block_size=block_size, num_blocks=-(-num_tokens // block_size), **options)
 
 
 def tokens(min_size: int, max_size: int) -> st.SearchStrategy[list[int]]:

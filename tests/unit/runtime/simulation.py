@@ -1,8 +1,9 @@
 """A model without arithmetic, which drives the real scheduler and the real radix cache.
 
-The pool is an array of slots. A row writes its token and position into its slot, then reads its whole context back
-through the attention plan; the next token is a hash of what it read. So a wrong copy, a stale block, a shared row of
-the wrong path, a position covered twice or not at all shows at once, here or as a wrong output.
+The pool is an array of slots. A row writes its token and position into its slot, then reads its
+whole context back through the attention plan; the next token is a hash of what it read. So a wrong
+copy, a stale block, a shared row of the wrong path, a position covered twice or not at all shows at
+once, here or as a wrong output.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,7 +56,9 @@ class _Slot:
 
 
 class SimulatedRunner:
-    """`execute` returns, for each wanted row of logits, the state of the prefix that ends in that row."""
+    """`execute` returns, for each wanted row of logits, the state of the prefix that ends in that
+    row.
+    """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
@@ -161,7 +164,7 @@ class SimulatedMatcher:
             self._expected = [1 + token_id % 5, 2 + token_id % 3][: 1 + token_id % 2]
         return True
 
-    def forced(self) -> list[int]:
+    def forced(self, *, budget: int | None = None) -> list[int]:
         return list(self._expected)
 
 

@@ -1,11 +1,12 @@
 """The scheduler with the real radix cache and the simulated model: one behaviour each."""
 
 import pytest
+from unit.runtime.simulation import EOS_ID, Simulation
+
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.errors import EngineError, InvalidRequest, RequestCancelled
 from umbel.runtime.outputs import FinishReason
 from umbel.runtime.params import SamplingParams
-from unit.runtime.simulation import EOS_ID, Simulation
 
 PROMPT = [1, 2, 3, 4, 5, 1, 2, 3, 4, 5]
 
@@ -174,7 +175,9 @@ def test_a_request_larger_than_the_pool_is_refused_with_both_numbers() -> None:
 
 
 def test_a_request_that_needs_the_whole_pool_gets_it() -> None:
-    """Its cached prefix diverges inside blocks, so that its path would hold more than its length needs."""
+    """Its cached prefix diverges inside blocks, so that its path would hold more than its length
+    needs.
+    """
     simulation = make(num_blocks=4)
     simulation.submit([1, 2, 3, 4, 5, 1], 2)
     simulation.run()
@@ -238,9 +241,7 @@ def test_prompt_logprobs_come_from_the_cache_too(max_step_tokens: int) -> None:
 
 @pytest.mark.parametrize("jump_forward", [True, False])
 @pytest.mark.parametrize("logprobs", [None, 0])
-def test_forced_tokens_are_taken_without_sampling(
-    jump_forward: bool, logprobs: int | None
-) -> None:
+def test_forced_tokens_are_taken_without_sampling(jump_forward: bool, logprobs: int | None) -> None:
     simulation = make(jump_forward=jump_forward)
     params = SamplingParams(logprobs=logprobs)
     received = simulation.submit(PROMPT, 20, params=params, force_every=2)

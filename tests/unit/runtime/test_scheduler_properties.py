@@ -18,7 +18,9 @@ MAX_OUTPUT = 12
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Submits, forks, scores, cancels and steps in any order; each result is that of the naive model."""
+    """Submits, forks, scores, cancels and steps in any order; each result is that of the naive
+    model.
+    """
 
     simulation: Simulation
 
@@ -137,8 +139,7 @@ def test_crowded_engines_give_what_lonely_ones_give(
     live: list[Received] = []
 
     for _ in range(60):
-        for _ in range(rng.randint(0, 3)):
-            live.append(submit_random(rng, simulation))
+        live += [submit_random(rng, simulation) for _ in range(rng.randint(0, 3))]
         if live and rng.random() < 0.1:
             simulation.abort(rng.choice(live))
         for _ in range(rng.randint(1, 4)):

@@ -1,0 +1,479 @@
+"""The engine: one thread that runs steps, and the methods that callers use from any other.
+
+`Engine.step` is the whole system in one screen. Callers only ever leave commands in the inbox;
+everything below `step` belongs to the engine's thread.
+"""
+
+import atexit
+import itertools
+import logging
+import random
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from umbel.radix_cache.tree import NodeView, RadixCache
+from umbel.runtime import generation
+from umbel.runtime.choosing import TokenChooser
+from umbel.runtime.config import EngineConfig
+from umbel.runtime.errors import (
+    EngineClosed,
+    EngineError,
+    InvalidRequest,
+    QueueFull,
+    RequestCancelled,
+    UmbelError,
+)
+from umbel.runtime.flight import ChunkListener, Flight, ScoreListener
+from umbel.runtime.inbox import Inbox
+from umbel.runtime.output_text import OutputText
+from umbel.runtime.outputs import Chunk, Result, Score
+from umbel.runtime.params import SamplingParams, make_params
+from umbel.runtime.parts import EngineParts, load_parts, make_config
+from umbel.runtime.request import Update
+from umbel.runtime.scheduler import Scheduler
+from umbel.runtime.stats import EngineStats, StatsRecorder, StepClock, StepTimes
+from umbel.runtime.step import StepPlan
+from umbel.runtime.submission import make_requests, make_score_request
+from umbel.runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from umbel.grammar import Constraint
+
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+Messages = Sequence[Mapping[str, Any]]
+
+
+class Engine:
+    """A model that generates and scores for many callers at once. Thread-safe; close it when done.
+
+    `Engine(model, **options)`: `model` is a folder or a .gguf file, None the embedded model;
+    options are the fields of `EngineConfig`. Listeners are called on the engine's thread and must
+    not block; what they raise is logged.
+    """
+
+    def __init__(
+        self, model: str | None = None, config: EngineConfig | None = None, **options: Any
+    ) -> None:
+        config = make_config(model, config, options)
+        self._set_up(load_parts(config), config)
+
+    @classmethod
+    def from_parts(cls, parts: EngineParts, config: EngineConfig | None = None) -> "Engine":
+        """An engine over parts that were made already; sizes come from `parts.limits`."""
+        engine = cls.__new__(cls)
+        engine._set_up(parts, config or EngineConfig())
+        return engine
+
+    def _set_up(self, parts: EngineParts, config: EngineConfig) -> None:
+        self.config = config
+        self._parts = parts
+        limits = parts.limits
+        self._cache = RadixCache(
+            limits.num_blocks, limits.block_size, enable_reuse=config.prefix_cache
+        )
+        eos_ids = parts.tokenizer.eos_ids
+        self._scheduler = Scheduler(self._cache, config, eos_ids)
+        self._chooser = TokenChooser(parts.sampler, limits.vocab_size, eos_ids)
+        self._stats = StatsRecorder(self._scheduler, self._cache)
+        self._inbox = Inbox()
+        self._lock = threading.Lock()  # guards all up to the blank line
+        self._flights: dict[int, Flight] = {}  # every request that is not answered, by id
+        self._is_swept = False  # closed: nobody would answer a new flight
+        self._seeds = random.Random(config.seed)
+        self._ids = itertools.count()
+
+        self._thread = threading.Thread(target=self._serve, name="umbel-engine", daemon=True)
+        self._thread.start()
+        self._exit_hook = partial(_close_if_alive, weakref.ref(self))
+        atexit.register(self._exit_hook)
+
+    # -- the engine's thread
+
+    def step(self) -> bool:
+        """Admit what came in, and run one step. False when there is nothing to compute."""
+        self._admit()
+        clock, times = StepClock(), StepTimes()
+        plan = self._scheduler.plan()
+        times.plan_s = clock.lap_s()
+        if plan is None:
+            self._stats.refresh()
+            return False
+        self._mark_started(plan)
+        failure: EngineError | None = None
+        try:
+            logits = self._parts.runner.execute(plan)
+            times.forward_s = clock.lap_s()
+            sampled, scored = self._chooser.choose(plan, logits)
+            times.sample_s = clock.lap_s()
+        except Exception as exc:
+            failure = self._failure("computing a step", exc)
+            updates = self._scheduler.fail_step(plan, failure)
+        else:
+            updates = self._scheduler.commit(plan, sampled, scored)
+        self._deliver(updates)
+        times.commit_s = clock.lap_s()
+        self._stats.record(plan, times, is_failed=failure is not None)
+        return True
+
+    def _serve(self) -> None:
+        while not self._inbox.is_closed:
+            try:
+                if not self.step():
+                    self._inbox.wait()
+            except Exception as exc:
+                # A bug in scheduling: what is running cannot be trusted any more, new requests can.
+                self._deliver(self._scheduler.fail_all(self._failure("scheduling a step", exc)))
+        self._sweep()
+
+    def _admit(self) -> None:
+        for command in self._inbox.take():
+            command()
+
+    def _mark_started(self, plan: StepPlan) -> None:
+        now_s = time.perf_counter()
+        for request in plan.requests:
+            flight = self._flights.get(request.request_id)
+            if flight is not None and flight.started_s is None:
+                flight.started_s = now_s
+
+    def _deliver(self, updates: Sequence[Update]) -> None:
+        now_s = time.perf_counter()
+        for update in updates:
+            request_id = update.request.request_id
+            with self._lock:
+                flight = self._flights.get(request_id)
+                if update.is_last:
+                    self._flights.pop(request_id, None)
+            if flight is not None:
+                self._tell(flight, update, now_s)
+
+    def _tell(self, flight: Flight, update: Update, now_s: float) -> None:
+        try:
+            event = flight.event(update, now_s)
+        except Exception as exc:  # a fault of ours is an answer, too: nobody may wait for ever
+            update.error, update.is_last = self._failure("making an answer", exc), True
+            event = flight.event(update, now_s)
+        try:
+            if event is not None:
+                event()
+        except Exception:
+            request_id = flight.request.request_id
+            logger.exception("the listener of request %d raised; it is ignored", request_id)
+
+    def _failure(self, doing: str, exc: BaseException) -> EngineError:
+        number = self._scheduler.counts.num_steps + 1
+        logger.error("%s failed (step %d)", doing, number, exc_info=exc)
+        error = EngineError(f"{doing} failed (step {number}): {type(exc).__name__}: {exc}")
+        error.__cause__ = exc
+        return error
+
+    def _enqueue(self, flights: Sequence[Flight], constraint: "Constraint | None") -> None:
+        for flight in flights:
+            request = flight.request
+            if request.request_id not in self._flights:
+                continue  # cancelled while its constraint was compiled
+            try:
+                if not request.is_score:
+                    request.text = OutputText(self._parts.tokenizer, stop=request.params.stop)
+                if constraint is not None:
+                    request.matcher = constraint.start()
+                self._deliver(self._scheduler.add(request))
+            except Exception as exc:
+                self._fail([flight], exc)
+
+    def _take_constraint(self, flights: Sequence[Flight], future: "Future[Constraint]") -> None:
+        error = future.exception()
+        if error is not None:
+            self._fail(flights, error)
+        else:
+            self._enqueue(flights, future.result())
+
+    def _cancel(self, request_ids: Sequence[int]) -> None:
+        for request_id in request_ids:
+            self._deliver(self._scheduler.abort(request_id))
+            flight = self._flights.get(request_id)
+            if flight is not None:  # still waiting for its constraint
+                self._fail([flight], RequestCancelled(f"request {request_id} was cancelled"))
+
+    def _fail(self, flights: Sequence[Flight], exc: BaseException) -> None:
+        error = exc if isinstance(exc, UmbelError) else self._failure("admitting a request", exc)
+        for flight in flights:
+            update = flight.request.take_update(error)
+            assert update is not None
+            self._deliver([update])
+
+    def _sweep(self) -> None:
+        """Answer everybody who is left."""
+        self._admit()
+        error = EngineClosed("the engine was closed before the request finished")
+        self._deliver(self._scheduler.fail_all(error))
+        with self._lock:
+            self._is_swept = True
+            flights = list(self._flights.values())
+        self._fail(flights, error)
+        self._stats.refresh()
+
+    # -- the client of the language (frontend_dsl/client.py); any thread
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids of `text`. With `special`, the text of special tokens becomes those tokens."""
+        return self._parts.tokenizer.encode(text, special=special)
+
+    def bos_ids(self) -> list[int]:
+        """What a fresh sequence without chat roles starts with ([] or [bos])."""
+        return self._parts.tokenizer.bos_ids()
+
+    def eos_ids(self) -> list[int]:
+        """The tokens that end a generation."""
+        return sorted(self._parts.tokenizer.eos_ids)
+
+    def open_role(self, messages: Messages, role: str) -> str:
+        """The template's text that opens a message of `role` after the complete `messages`."""
+        return self._parts.chat.open_role(messages, role)
+
+    def close_role(self, messages: Messages, role: str) -> str:
+        """The template's text that closes the message of `role` opened after `messages`."""
+        return self._parts.chat.close_role(messages, role)
+
+    def hold(self) -> AbstractContextManager[None]:
+        """Within it, this thread's calls are collected; they enter together when it ends."""
+        return self._inbox.hold()
+
+    def submit(
+        self, token_ids: Sequence[int], params: SamplingParams, listener: ChunkListener
+    ) -> "CallHandle":
+        """Generate after `token_ids`. The listener gets, for each of the n sequences, chunks of
+        which exactly the last has a completion or an error.
+
+        Raises `InvalidRequest` for what can never run, `QueueFull`, `EngineClosed`.
+        """
+        seed = params.seed if isinstance(params, SamplingParams) else None
+        requests = make_requests(
+            token_ids,
+            params,
+            self._parts.limits,
+            ids=self._ids,
+            namespace=self._parts.namespace,
+            seed=self._draw_seed() if seed is None else seed,
+        )
+        now_s = time.perf_counter()
+        flights = [Flight(request, now_s, on_chunk=listener) for request in requests]
+        return self._launch(flights, params)
+
+    def submit_score(
+        self, token_ids: Sequence[int], continuation_ids: Sequence[int], listener: ScoreListener
+    ) -> "CallHandle":
+        """Log-probabilities of `continuation_ids` after `token_ids`. Raises as `submit` does."""
+        request = make_score_request(
+            token_ids,
+            continuation_ids,
+            self._parts.limits,
+            ids=self._ids,
+            namespace=self._parts.namespace,
+        )
+        return self._launch(
+            [Flight(request, time.perf_counter(), on_score=listener)], request.params
+        )
+
+    def _draw_seed(self) -> int:
+        with self._lock:
+            return self._seeds.getrandbits(63)
+
+    def _launch(self, flights: list[Flight], params: SamplingParams) -> "CallHandle":
+        request_ids = [flight.request.request_id for flight in flights]
+        self._register(flights)
+        try:
+            if params.constraint_kind is None:
+                self._inbox.put(partial(self._enqueue, flights, None))
+            else:
+                future = self._parts.compiler.submit(params)
+                future.add_done_callback(partial(self._on_compiled, flights))
+        except BaseException:
+            with self._lock:
+                for request_id in request_ids:
+                    self._flights.pop(request_id, None)
+            raise
+        return CallHandle(partial(self._cancel_later, request_ids))
+
+    def _register(self, flights: list[Flight]) -> None:
+        bound = self.config.max_waiting + self.config.max_running
+        if len(flights) > bound:
+            raise InvalidRequest(
+                f"n={len(flights)} is more than the engine ever takes at a time ({bound}); "
+                "lower n or raise max_waiting",
+                param="n",
+            )
+        with self._lock:
+            if self._is_swept or self._inbox.is_closed:
+                raise EngineClosed("the engine is closed; make a new one")
+            if len(self._flights) + len(flights) > bound:
+                raise QueueFull(
+                    f"{len(self._flights)} requests are under way, and {len(flights)} more would "
+                    f"exceed max_running + max_waiting = {bound}; try again later"
+                )
+            for flight in flights:
+                self._flights[flight.request.request_id] = flight
+
+    def _on_compiled(self, flights: Sequence[Flight], future: "Future[Constraint]") -> None:
+        self._put_if_open(partial(self._take_constraint, flights, future))
+
+    def _cancel_later(self, request_ids: Sequence[int]) -> None:
+        self._put_if_open(partial(self._cancel, request_ids))
+
+    def _put_if_open(self, command: Callable[[], None]) -> None:
+        with suppress(EngineClosed):  # the sweep at the end answers every flight
+            self._inbox.put(command)
+
+    # -- generating: thin names for runtime/generation.py; any thread
+
+    def generate(
+        self, prompt: generation.Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> Result:
+        """Generate after `prompt` and wait. Options are the fields of `SamplingParams`.
+
+        A string is tokenized as template text (special tokens count), with the model's bos in
+        front; token ids are taken as they are. Raises the request's error.
+        """
+        return generation.generate(self, prompt, make_params(params, options))
+
+    def generate_batch(
+        self,
+        prompts: Sequence[generation.Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **options: Any,
+    ) -> list[Result | UmbelError]:
+        """`generate` for many at once. One that fails gives its error in its place."""
+        return generation.generate_batch(self, prompts, params, options)
+
+    def stream(
+        self, prompt: generation.Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> "generation.ChunkStream":
+        """An iterator over chunks as they come. Closing it early stops the request."""
+        return generation.ChunkStream(self, prompt, make_params(params, options))
+
+    async def agenerate(
+        self, prompt: generation.Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> Result:
+        """`generate` in asyncio. Cancelling the task stops the request."""
+        return await generation.agenerate(self, prompt, make_params(params, options))
+
+    def astream(
+        self, prompt: generation.Prompt, params: SamplingParams | None = None, **options: Any
+    ) -> AsyncIterator[Chunk]:
+        """`stream` in asyncio. The request starts with the first item that is asked for."""
+        return generation.astream(self, prompt, make_params(params, options))
+
+    def score(
+        self, prompt: generation.Prompt, continuations: Sequence[generation.Prompt]
+    ) -> list[Score]:
+        """Log-probabilities of each continuation after `prompt`. Strings are tokenized each by
+        itself.
+        """
+        return generation.score(self, prompt, continuations)
+
+    def chat(
+        self, messages: Messages, params: SamplingParams | None = None, **options: Any
+    ) -> Result:
+        """`generate` the assistant's answer to `messages` ({"role", "content"})."""
+        return generation.generate(self, self.encode_chat(messages), make_params(params, options))
+
+    def encode_chat(self, messages: Messages, *, add_generation_prompt: bool = True) -> list[int]:
+        """`messages` in the model's template, as tokens; special tokens come from the template
+        only.
+        """
+        return self._parts.chat.encode(
+            self._parts.tokenizer, messages, add_generation_prompt=add_generation_prompt
+        )
+
+    # -- the engine itself; any thread
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._parts.tokenizer
+
+    @property
+    def context_len(self) -> int:
+        """Tokens of prompt and output together."""
+        return self._parts.limits.context_len
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is a listener: it must not wait for the engine."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether the calling thread is inside `hold()`."""
+        return self._inbox.is_holding
+
+    def stats(self) -> EngineStats:
+        """As of the end of the last step."""
+        return self._stats.snapshot
+
+    def cache_nodes(self) -> list[NodeView]:
+        """The radix tree between two steps, for drawing."""
+        return self._call(self._cache.snapshot)
+
+    def reset_cache(self) -> int:
+        """Forget all KV that no running request uses; the number of freed blocks."""
+        return self._call(self._cache.clear)
+
+    def close(self) -> None:
+        """Stop: what is under way ends with `EngineClosed`. Idempotent; leaves no thread."""
+        self._inbox.close()
+        if not self.is_own_thread:
+            self._thread.join()
+        self._parts.compiler.close()
+        atexit.unregister(self._exit_hook)
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(self, function: Callable[[], Answer]) -> Answer:
+        """Run a function on the engine's thread, between two steps, and wait for its answer."""
+        if self.is_own_thread:
+            return function()
+        future: Future[Answer] = Future()
+
+        def answer() -> None:
+            try:
+                future.set_result(function())
+            except Exception as exc:
+                future.set_exception(exc)
+
+        self._inbox.put(answer, at_once=True)
+        return future.result()
+
+
+def _close_if_alive(engine_ref: weakref.ref[Engine]) -> None:
+    engine = engine_ref()
+    if engine is not None:
+        engine.close()
+
+
+class CallHandle:
+    """Stops a call that was submitted."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """Stop the call; its listener gets a last event with `RequestCancelled`. Idempotent."""
+        self._cancel()
