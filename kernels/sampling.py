@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-# Tokens looked at for top-p before the whole row is sorted: enough for all but flat distributions.
-NUM_CANDIDATES = 1024
-# Weights that are summed before their sums are accumulated: a full cumulative sum of a row costs
-# 10x as much.
+# Tokens looked at first for top-p; up to about this many, selecting them costs the same.
+NUM_CANDIDATES = 256
+# How many more are looked at where these do not suffice: a flat distribution ends with a full sort.
+CANDIDATE_GROWTH = 16
+# Weights that are summed before their sums are accumulated, which is what costs most.
 CDF_CHUNK = 256
+# Elements of the rows that are worked on together, so that what is made of them stays in the cache.
+MAX_ELEMENTS = 1 << 18
 
 _MASK64 = (1 << 64) - 1
 
@@ -123,24 +126,27 @@ def draw(
     for row, row_filter in enumerate(filters):
         key = row_filter.top_k if row_filter.needs_order else None
         groups.setdefault(key, []).append(row)
+    num_together = max(1, MAX_ELEMENTS // logits.shape[1])
     for top_k, rows in groups.items():
-        group = [filters[row] for row in rows]
-        idxs = torch.tensor(rows, device=logits.device)
-        scaled = logits if len(groups) == 1 else logits.index_select(0, idxs)
-        # Shifted first: a tiny temperature must not turn all logits into infinities.
-        scaled = (scaled - scaled.amax(1, keepdim=True)) / temperatures[idxs, None]
-        if top_k is None:
-            tokens[idxs] = _draw_unordered(scaled, uniforms[idxs], group)
-        else:
-            width = min(top_k or NUM_CANDIDATES, logits.shape[1])
-            tokens[idxs] = _draw_ordered(scaled, uniforms[idxs], group, width)
+        for first in range(0, len(rows), num_together):
+            part = rows[first : first + num_together]
+            idxs = torch.tensor(part, device=logits.device)
+            scaled = logits.index_select(0, idxs)
+            # Shifted first: a tiny temperature must not turn all logits into infinities.
+            scaled.sub_(scaled.amax(1, keepdim=True)).div_(temperatures[idxs, None])
+            group = [filters[row] for row in part]
+            if top_k is None:
+                tokens[idxs] = _draw_unordered(scaled, uniforms[idxs], group)
+            else:
+                width = top_k or NUM_CANDIDATES
+                tokens[idxs] = _draw_ordered(scaled, uniforms[idxs], group, width)
     return tokens
 
 
 def _draw_unordered(scaled: Tensor, uniforms: Tensor, filters: Sequence[Filter]) -> Tensor:
     """Without top-k and top-p no token need know its rank. scaled: [B, V], at most 0."""
     if any(f.min_p > 0 for f in filters):
-        scaled = scaled.masked_fill(scaled < _min_p_floor(filters, scaled), -torch.inf)
+        scaled = scaled.where(scaled >= _min_p_floor(filters, scaled), -torch.inf)
     return _draw_weighted(scaled.softmax(1), uniforms)
 
 
@@ -150,6 +156,7 @@ def _draw_ordered(
     """scaled: [B, V], at most 0. Of each row, `width` candidates are looked at: its top_k, which
     is the same in all rows, or else as many as usually suffice.
     """
+    width = min(width, scaled.shape[1])
     values, ids = scaled.topk(width, dim=1)  # [B, K], descending
     has_top_k = filters[0].top_k > 0
     total = values.logsumexp(1, keepdim=True) if has_top_k else scaled.logsumexp(1, keepdim=True)
@@ -165,7 +172,9 @@ def _draw_ordered(
     short = (below[:, -1] + probs[:, -1] < top_p).nonzero()[:, 0]  # these need more candidates
     if len(short):
         again = [filters[row] for row in short.tolist()]
-        tokens[short] = _draw_ordered(scaled[short], uniforms[short], again, scaled.shape[1])
+        tokens[short] = _draw_ordered(
+            scaled[short], uniforms[short], again, width * CANDIDATE_GROWTH
+        )
     return tokens
 
 
