@@ -97,7 +97,7 @@ DEVICES = {device.name: device for device in _TABLE}
 
 _COPY_ELEMENTS = 1 << 26  # float32: 256 MiB, beyond any cache
 _MATMUL_SIZE = 1536
-_REPETITIONS = 5
+_MOST_RUNS, _BUDGET_S = 10, 0.2  # of one measurement
 _BUSY_SHARE = 0.5  # of the cores, as load average, from which a measurement is doubted
 
 
@@ -207,12 +207,13 @@ def _matmul_flops(dtype: "torch.dtype") -> float:
 
 
 def _best_s(work: Callable[[], object]) -> float:
-    best = float("inf")
-    for _ in range(_REPETITIONS):
+    """The shortest of some runs: at least two, more as long as they fit into the time budget."""
+    taken: list[float] = []
+    while len(taken) < 2 or (len(taken) < _MOST_RUNS and sum(taken) < _BUDGET_S):
         start = time.perf_counter()
         work()
-        best = min(best, time.perf_counter() - start)
-    return best
+        taken.append(time.perf_counter() - start)
+    return min(taken)
 
 
 def _memory_bytes() -> float:

@@ -61,6 +61,7 @@ def format_value(value: float | None, unit: str) -> str:
 
 
 def _scaled(value: float, scales: tuple[tuple[float, str], ...], unit: str, *, places: int) -> str:
+    value = float(f"{value:.{places}g}")  # first, so that 0.9999 s does not become 1e+03 ms
     for scale, prefix in scales:
         if abs(value) >= scale:
             return f"{value / scale:.{places}g} {prefix}{unit}"

@@ -112,6 +112,7 @@ def _draw(
     axes.axvline(chosen, linewidth=0.7, color="grey")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(lambda x, _position: f"{x:,.0f}")
     axes.set_ylabel("tokens/s")
     axes.grid(visible=True, linewidth=0.3)
     axes.legend()

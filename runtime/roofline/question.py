@@ -60,7 +60,8 @@ class Question:
         if self.workload.context_len > longest:
             raise InvalidRequest(
                 f"context={self.workload.context_len} is above the model's: {self.shape.name} "
-                f"accepts 1 to {longest} tokens",
+                f"accepts 1 to {longest} tokens, prompt ({self.prompt_len}) and output "
+                f"({self.output_len}) included",
                 param="context",
             )
         if self.prompt_len + self.output_len > longest:

@@ -30,6 +30,11 @@ from umbel.runtime.roofline.cost.latency import (
     rows_in_flight,
     transfer_s,
 )
+from umbel.runtime.roofline.cost.measured import (
+    bandwidth_share,
+    explained_step,
+    flops_share,
+)
 from umbel.runtime.roofline.cost.sharing import (
     attention_item_bytes,
     flat_kv_tokens,
@@ -84,6 +89,7 @@ from umbel.runtime.roofline.cost.weights import (
 __all__ = [
     "attention_flops",
     "attention_item_bytes",
+    "bandwidth_share",
     "best_draft_len",
     "break_even_tokens",
     "causal_pairs",
@@ -95,7 +101,9 @@ __all__ = [
     "effective_flops",
     "expected_tokens_chain",
     "expected_tokens_tree",
+    "explained_step",
     "flat_kv_tokens",
+    "flops_share",
     "forced_run_ratio",
     "forced_speedup_limit",
     "free_chunk",
