@@ -245,6 +245,33 @@ def test_random_forests_match_dense_attention(
     check(forest, make_tensors(forest, *heads), window)
 
 
+def test_a_request_whose_keys_are_nan_spoils_no_other() -> None:
+    forest = Forest(8)
+    forest.add_family(forest.take(60), [(5, 1), (9, 1), (30, 20), (4, 3)], None)
+    t = make_tensors(forest, 6, 2)
+    wanted = dense_attention(forest, t)
+    t.k[:, forest.paths[1].slots[-1]] = math.nan
+    t.q[1] = math.nan
+
+    got = forest.step(share=True).attend(t.q, t.k, t.v, scale=t.scale).double()
+
+    assert got[1].isnan().all()
+    others = [row for row in range(forest.num_rows) if row != 1]
+    torch.testing.assert_close(got[others], wanted[others], rtol=1e-5, atol=1e-5)
+
+
+def test_queries_may_be_a_view_of_a_fused_projection() -> None:
+    forest = Forest(9)
+    forest.add(40, 1)
+    forest.add(50, 40)
+    t = make_tensors(forest, 6, 2)
+    fused = torch.cat([t.q, torch.zeros(forest.num_rows, 4, 32)], 1)
+    t.q = fused[:, :6]
+    assert not t.q.is_contiguous()
+
+    check(forest, t)
+
+
 def test_a_row_without_any_key_is_refused() -> None:
     step = AttentionStep([QueryRun(0, 1), QueryRun(0, 1)], [], [KeyStretch(0, [(0, 1)])] * 2)
     step.attend(torch.ones(2, 1, 8), torch.ones(1, 4, 8), torch.ones(1, 4, 8), scale=1.0)
