@@ -126,6 +126,43 @@ def test_a_path_that_just_fits_the_pool_is_not_refused_for_a_copied_tail() -> No
     cache.check()
 
 
+def test_a_tail_copied_twice_over_in_one_block_is_given_up_as_well() -> None:
+    cache = RadixCache(3, 4)
+    top = _filled(cache, [1, 2], PROMPT)
+    middle = top.fork()
+    middle.append([3], 0, 1, kind=OUTPUT)
+    left, right = middle.fork(), middle.fork()
+    cache.commit_step()
+    left.append([4], 0, 1, kind=PROMPT)
+    right.append([5], 0, 1, kind=PROMPT)
+    cache.commit_step()
+    for lease in (top, middle, left):
+        lease.release()
+
+    result = right.append([6] * 8, 0, 8, kind=PROMPT)
+
+    assert result.outcome is AppendOutcome.OK
+    assert cache.num_leased_blocks == 3
+    cache.check()
+
+
+def test_a_copy_that_is_not_made_yet_is_no_substitute_for_the_original() -> None:
+    cache = RadixCache(4, 4)
+    parent = _filled(cache, [1] * 6)
+    slots = parent.slots(0, 6)
+    left, right = parent.fork(), parent.fork()
+    left.append([2], 0, 1, kind=OUTPUT)
+    right.append([3], 0, 1, kind=OUTPUT)
+    left.release()
+
+    result = right.append([4] * 9, 0, 9, kind=OUTPUT)
+
+    assert result.outcome is AppendOutcome.NO_BLOCKS
+    cache.discard_step()
+    assert parent.slots(0, 6) == right.slots(0, 6) == slots
+    cache.check()
+
+
 def test_a_cached_continuation_of_the_tail_gives_way_when_blocks_are_short() -> None:
     cache = RadixCache(1, 4)
     parent = _filled(cache, [1, 2])

@@ -2,7 +2,15 @@
 
 import pytest
 
-from umbel.radix_cache import AppendOutcome, BlockCopy, Lease, Namespace, RadixCache, TokenKind
+from umbel.radix_cache import (
+    AppendOutcome,
+    BlockCopy,
+    Lease,
+    Namespace,
+    RadixCache,
+    RadixInvariantError,
+    TokenKind,
+)
 
 HERE = Namespace("model")
 PROMPT, OUTPUT = TokenKind.PROMPT, TokenKind.OUTPUT
@@ -280,3 +288,14 @@ def test_without_reuse_forks_may_append_the_same_token_apart() -> None:
 def test_a_cache_without_room_raises(num_blocks: int, block_size: int) -> None:
     with pytest.raises(ValueError, match="expected at least 1"):
         RadixCache(num_blocks, block_size)
+
+
+def test_check_names_the_invariant_that_is_broken() -> None:
+    cache = RadixCache(8, 4)
+    lease = _filled(cache, [1, 2, 3, 4, 5])
+    assert lease.node is not None
+
+    lease.node.blocks.pop()
+
+    with pytest.raises(RadixInvariantError, match="its blocks do not cover its tokens"):
+        cache.check()
