@@ -105,7 +105,6 @@ class Engine:
         plan = self._scheduler.plan()
         times.plan_s = clock.lap_s()
         if plan is None:
-            self._stats.refresh()
             return False
         self._mark_started(plan)
         failure: EngineError | None = None
@@ -119,9 +118,9 @@ class Engine:
             updates = self._scheduler.fail_step(plan, failure)
         else:
             updates = self._scheduler.commit(plan, sampled, scored)
-        self._deliver(updates)
         times.commit_s = clock.lap_s()
         self._stats.record(plan, times, is_failed=failure is not None)
+        self._deliver(updates)
         return True
 
     def _serve(self) -> None:
@@ -146,6 +145,7 @@ class Engine:
                 flight.started_s = now_s
 
     def _deliver(self, updates: Sequence[Update]) -> None:
+        self._stats.refresh()  # first: who gets an answer may look at the stats next
         now_s = time.perf_counter()
         for update in updates:
             request_id = update.request.request_id
@@ -220,7 +220,6 @@ class Engine:
             self._is_swept = True
             flights = list(self._flights.values())
         self._fail(flights, error)
-        self._stats.refresh()
 
     # -- the client of the language (frontend_dsl/client.py); any thread
 
@@ -416,7 +415,7 @@ class Engine:
         return self._inbox.is_holding
 
     def stats(self) -> EngineStats:
-        """As of the end of the last step."""
+        """As of the last answer: what was counted before it was given is included."""
         return self._stats.snapshot
 
     def cache_nodes(self) -> list[NodeView]:
@@ -425,7 +424,7 @@ class Engine:
 
     def reset_cache(self) -> int:
         """Forget all KV that no running request uses; the number of freed blocks."""
-        return self._call(self._cache.clear)
+        return self._call(self._clear_cache)
 
     def close(self) -> None:
         """Stop: what is under way ends with `EngineClosed`. Idempotent; leaves no thread."""
@@ -445,6 +444,11 @@ class Engine:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _clear_cache(self) -> int:
+        num_freed = self._cache.clear()
+        self._stats.refresh()
+        return num_freed
 
     def _call(self, function: Callable[[], Answer]) -> Answer:
         """Run a function on the engine's thread, between two steps, and wait for its answer."""

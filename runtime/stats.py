@@ -1,6 +1,6 @@
 """What an engine did so far: counts, cache, and where the time of its steps went.
 
-The engine's thread writes, anybody reads: a snapshot is replaced as a whole after each step.
+The engine's thread writes, anybody reads: a snapshot is replaced as a whole.
 """
 
 import time
@@ -47,7 +47,7 @@ class StepClock:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """A snapshot, consistent as of the end of a step. Counts are tokens unless the name says
+    """A snapshot, taken between two steps. Counts are tokens unless the name says
     otherwise.
     """
 
@@ -88,9 +88,9 @@ class StatsRecorder:
         self._num_failed_steps += is_failed
         self._last_step = times
         self._all_steps.add(times)
-        self.refresh()
 
     def refresh(self) -> None:
+        """Make a new snapshot of what was recorded and counted."""
         self.snapshot = self._take()
 
     def _take(self) -> EngineStats:
