@@ -110,7 +110,7 @@ class RopeTable:
 def apply_rope(x: Tensor, rotation: Rotation) -> Tensor:
     """x: [T, H, D] -> the rows rotated by their positions, [T, H, D], contiguous, of x's dtype."""
     rows = x.float()
-    swapped = rows.view(*rows.shape[:-1], 2, -1).flip(-2).flatten(-2)  # halves exchanged
+    swapped = rows.roll(rows.shape[-1] // 2, dims=-1)  # halves exchanged
     return (rows * rotation.cos).addcmul_(swapped, rotation.sin).to(x.dtype)
 
 
