@@ -196,7 +196,8 @@ class DummyReader:
         self._seed = seed
 
     def load(self, name: str, dtype: torch.dtype) -> Tensor:
-        generator = torch.Generator().manual_seed(self._seed * 2**32 + zlib.crc32(name.encode()))
+        # The CPU generator looks at 32 bits of a seed only.
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
         mean = self._norm_mean if name.endswith("norm.weight") else 0.0
         tensor = torch.empty(self.shapes[name], dtype=dtype)
         return tensor.normal_(mean, self._STD, generator=generator)

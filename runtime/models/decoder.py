@@ -127,9 +127,8 @@ class Decoder:
     ) -> Tensor:
         config = self.config
         num_heads, num_rotated = config.num_heads, config.num_heads + config.num_kv_heads
-        qkv = layer.qkv(layer.input_norm(x)).view(
-            x.shape[0], -1, config.head_dim
-        )  # [T, Hq+2Hkv, D]
+        num_all = num_rotated + config.num_kv_heads
+        qkv = layer.qkv(layer.input_norm(x)).view(x.shape[0], num_all, config.head_dim)
         qk, v = qkv[:, :num_rotated], qkv[:, num_rotated:]
         if layer.head_norm is not None:
             qk = layer.head_norm(qk)
