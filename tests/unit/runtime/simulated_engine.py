@@ -1,6 +1,5 @@
 """A whole engine whose model is simulated: real thread, scheduler, cache, grammar and text.
 
-
 Tokens 1 to 26 are the letters a to z, 27 is a space, 28 and 29 are the two bytes of "é".
 """
 
