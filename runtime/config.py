@@ -19,15 +19,19 @@ class EngineConfig:
     load_format: str = "auto"  # dummy: random weights for the config found at `model`
     dtype: str = "auto"  # of weights, activations and KV; auto: bfloat16
     context_len: int | None = None  # tokens; None: the model's own
-    block_size: int = 16  # tokens; a COW copies less than this, a page table has context/this entries
+    block_size: int = (
+        16  # tokens; a COW copies less than this, a page table has context/this entries
+    )
     num_blocks: int | None = None  # None: as many as fit into kv_cache_bytes
     kv_cache_bytes: int = 1 << 30
     max_running: int = 256  # requests that hold KV at the same time
     max_waiting: int = 20_000  # requests; above it submit() raises QueueFull
-    max_step_tokens: int = 512  # token rows of one step: decode rows first, the rest is prefill
+    max_step_tokens: int = 512  # rows of one step: decoding first, the rest is prefill
     prefix_cache: bool = True  # False: nothing is reused (for comparison)
     jump_forward: bool = True  # forced tokens ride along in one step
-    share_attention: bool = True  # False: every row reads its whole context by itself (for comparison)
+    share_attention: bool = (
+        True  # False: every row reads its whole context by itself (for comparison)
+    )
     num_threads: int | None = None  # None: torch's choice
     seed: int = 0  # of the seeds drawn for requests without one
     grammar_cache_size: int = 256  # compiled constraints kept
@@ -35,19 +39,29 @@ class EngineConfig:
     def __post_init__(self) -> None:
         self._one_of("dtype", DTYPES)
         self._one_of("load_format", LOAD_FORMATS)
-        for name in ("block_size", "kv_cache_bytes", "max_running", "max_waiting", "max_step_tokens", "grammar_cache_size"):
+        for name in (
+            "block_size",
+            "kv_cache_bytes",
+            "max_running",
+            "max_waiting",
+            "max_step_tokens",
+            "grammar_cache_size",
+        ):
             self._at_least_one(name)
         for name in ("context_len", "num_blocks", "num_threads"):
             if getattr(self, name) is not None:
                 self._at_least_one(name)
 
     def _one_of(self, name: str, accepted: tuple[str, ...]) -> None:
-        if getattr(self, name) not in accepted:
+        value = getattr(self, name)
+        if value not in accepted:
             raise InvalidRequest(
-                f"{name}={getattr(self, name)!r} is not valid: expected one of {', '.join(accepted)}", param=name
+                f"{name}={value!r} is not valid: expected one of {', '.join(accepted)}", param=name
             )
 
     def _at_least_one(self, name: str) -> None:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidRequest(f"{name}={value!r} is not valid: expected an integer of at least 1", param=name)
+            raise InvalidRequest(
+                f"{name}={value!r} is not valid: expected an integer of at least 1", param=name
+            )

@@ -12,15 +12,18 @@
     ├── EngineClosed              submitted to an engine that was closed                       503
     └── EngineError               ours: a fault inside the engine                              500
 
-`code` is stable and meant for programs, `status` is the HTTP status, `retryable` tells whether the same
-request may succeed later. `frontend_dsl.errors.ProgramError` wraps these with program, call and branch.
+`code` is stable and meant for programs, `status` is the HTTP status, `retryable` tells whether the
+same request may succeed later. `frontend_dsl.errors.ProgramError` wraps these with program, call
+and branch.
 """
 
 from typing import ClassVar
 
 
 class UmbelError(Exception):
-    """Base of all errors raised on purpose; `str(error)` says what was got, what is accepted, what to do."""
+    """Base of all errors raised on purpose; `str(error)` says what was got, what is accepted and
+    what to do.
+    """
 
     code: ClassVar[str] = "umbel_error"
     status: ClassVar[int] = 500
@@ -28,7 +31,7 @@ class UmbelError(Exception):
 
 
 class InvalidRequest(UmbelError):
-    """The request can never succeed as it stands. `param` names the option at fault, if it is one."""
+    """The request can never succeed as it stands. `param` names the option at fault, if any."""
 
     code = "invalid_request"
     status = 400
@@ -45,7 +48,7 @@ class ContextTooLong(InvalidRequest):
 
 
 class InvalidConstraint(InvalidRequest):
-    """A constraint that cannot be compiled. `where` is a JSON Pointer, or "line:column", or None."""
+    """A constraint that cannot be compiled. `where`: a JSON Pointer, "line:column", or None."""
 
     code = "invalid_constraint"
 

@@ -13,7 +13,7 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One token with its natural-log probability under the model, and the most likely alternatives."""
+    """One token with its natural-log probability, and the most likely alternatives."""
 
     token_id: int
     logprob: float
@@ -24,7 +24,8 @@ class TokenLogprob:
 class Usage:
     """Tokens of one sequence, by where they came from.
 
-    `num_prompt_tokens = num_cached_tokens + computed prompt tokens`; `num_forced_tokens` of the output were given by
+    `num_prompt_tokens = num_cached_tokens + computed prompt tokens`; `num_forced_tokens` of the
+    output were given by
     the constraint and rode along in another token's step; `num_preemptions` counts restarts.
     """
 
@@ -48,7 +49,8 @@ class Timing:
 class Completion:
     """One finished sequence.
 
-    `token_ids` is all that was generated, an end token included; `text_token_ids` are tokens that spell exactly `text`
+    `token_ids` is all that was generated, an end token included; `text_token_ids` are tokens that
+    spell exactly `text`
     (a stop string cut off, inside a token if need be): what a branch goes on from.
     """
 
@@ -102,7 +104,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Log-probabilities of the tokens of one continuation, in order, given its context (natural log)."""
+    """Log-probabilities of the tokens of one continuation, in order, given its context (natural
+    log).
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]

@@ -15,10 +15,14 @@ MAX_SEQUENCES = 1024
 class SamplingParams:
     """Options of one generation; unknown names and impossible values raise `InvalidRequest`.
 
-    At most one of `regex`, `choices`, `json_schema`, `lark` may be given. `json_schema` is a dict, a bool, JSON
-    text, or a type that has a schema (msgspec Struct, dataclass, pydantic model). `max_tokens=None` means up to
-    the end of the context. `logprobs=k` returns the log-probability of each output token and of the k most likely
-    ones (of the model's own distribution, before masks, penalties and temperature); `prompt_logprobs` likewise.
+    At most one of `regex`, `choices`, `json_schema`, `lark` may be given. `json_schema` is a dict,
+    a bool, JSON
+    text, or a type that has a schema (msgspec Struct, dataclass, pydantic model). `max_tokens=None`
+    means up to
+    the end of the context. `logprobs=k` returns the log-probability of each output token and of the
+    k most likely
+    ones (of the model's own distribution, before masks, penalties and temperature);
+    `prompt_logprobs` likewise.
     """
 
     max_tokens: int | None = 256
@@ -60,7 +64,7 @@ class SamplingParams:
 
     @property
     def constraint_kind(self) -> str | None:
-        """"regex", "choices", "json_schema", "lark" or None."""
+        """ "regex", "choices", "json_schema", "lark" or None."""
         for name in ("regex", "choices", "json_schema", "lark"):
             if getattr(self, name) is not None:
                 return name
@@ -97,7 +101,12 @@ def _check(p: SamplingParams) -> None:
         value = getattr(p, name)
         if value is None and optional:
             return
-        if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or value < low
+            or (high is not None and value > high)
+        ):
             upper = f" and at most {high}" if high is not None else ""
             none = " or None" if optional else ""
             raise _bad(name, value, f"an integer of at least {low}{upper}{none}")
@@ -106,7 +115,9 @@ def _check(p: SamplingParams) -> None:
         value = getattr(p, name)
         ok = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not ok or not (low < value if open_low else low <= value) or value > high:
-            raise _bad(name, value, f"a finite number in {'(' if open_low else '['}{low:g}, {high:g}]")
+            raise _bad(
+                name, value, f"a finite number in {'(' if open_low else '['}{low:g}, {high:g}]"
+            )
 
     integer("max_tokens", 1, optional=True)
     integer("min_tokens", 0)
@@ -136,7 +147,9 @@ def _check(p: SamplingParams) -> None:
     for token_id, bias in p.logit_bias.items():
         ok = isinstance(token_id, int) and token_id >= 0 and isinstance(bias, int | float)
         if not ok or not -100.0 <= bias <= 100.0:
-            raise _bad("logit_bias", p.logit_bias, "a mapping from token id to a number in [-100, 100]")
+            raise _bad(
+                "logit_bias", p.logit_bias, "a mapping from token id to a number in [-100, 100]"
+            )
     for name in ("regex", "lark"):
         value = getattr(p, name)
         if value is not None and not isinstance(value, str):
@@ -149,5 +162,6 @@ def _check(p: SamplingParams) -> None:
     given = [n for n in ("regex", "choices", "json_schema", "lark") if getattr(p, n) is not None]
     if len(given) > 1:
         raise InvalidRequest(
-            f"{' and '.join(given)} were given together; a generation takes one constraint", param=given[1]
+            f"{' and '.join(given)} were given together; a generation takes one constraint",
+            param=given[1],
         )

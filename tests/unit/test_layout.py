@@ -1,4 +1,6 @@
-"""The folder tree is the architecture: five linked packages, absolute imports, and imports that point down."""
+"""The folder tree is the architecture: five linked packages, absolute imports, and imports that
+point down.
+"""
 
 import ast
 from pathlib import Path
@@ -14,7 +16,10 @@ MAY_IMPORT = {
     "grammar": {"grammar"},
     "kernels": {"kernels"},
 }
-FORBIDDEN_LIBRARIES = {"radix_cache": {"torch", "transformers"}, "grammar": {"torch", "transformers"}}
+FORBIDDEN_LIBRARIES = {
+    "radix_cache": {"torch", "transformers"},
+    "grammar": {"torch", "transformers"},
+}
 
 
 def _sources(package: str) -> list[Path]:

@@ -1,1 +1,3 @@
-"""The `umbel` command: the outermost shell, above the five packages. It parses, prints and sets exit codes."""
+"""The `umbel` command: the outermost shell, above the five packages. It parses, prints and sets
+exit codes.
+"""

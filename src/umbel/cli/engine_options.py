@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
-    group.add_argument("--model", metavar="PATH", help="folder or .gguf file (default: the embedded model)")
+    group.add_argument(
+        "--model", metavar="PATH", help="folder or .gguf file (default: the embedded model)"
+    )
     group.add_argument("--load-format", choices=LOAD_FORMATS, default="auto")
     group.add_argument("--dtype", choices=DTYPES, default="auto")
     group.add_argument("--context-len", type=int, metavar="TOKENS")
@@ -25,6 +27,14 @@ def start_engine(args: argparse.Namespace) -> "Engine":
     """An engine for the options that were given; the others keep `EngineConfig`'s defaults."""
     from umbel.runtime.engine import Engine  # here, so that `umbel models` does not wait for torch
 
-    names = ("load_format", "dtype", "context_len", "max_running", "max_step_tokens", "num_threads", "prefix_cache")
+    names = (
+        "load_format",
+        "dtype",
+        "context_len",
+        "max_running",
+        "max_step_tokens",
+        "num_threads",
+        "prefix_cache",
+    )
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     return Engine(args.model, **options)

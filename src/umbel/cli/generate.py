@@ -14,8 +14,9 @@ from umbel.runtime.params import SamplingParams
 HELP = "generate text after a prompt"
 
 _NUMBERS = {
-    "max_tokens": int, "min_tokens": int, "temperature": float, "top_k": int, "top_p": float, "min_p": float,
-    "repetition_penalty": float, "frequency_penalty": float, "presence_penalty": float, "seed": int, "n": int,
+    "max_tokens": int, "min_tokens": int, "temperature": float, "top_k": int, "top_p": float,
+    "min_p": float, "repetition_penalty": float, "frequency_penalty": float,
+    "presence_penalty": float, "seed": int, "n": int,
 }  # fmt: skip
 
 
@@ -24,15 +25,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user message")
     parser.add_argument("--system", metavar="TEXT", help="system message (implies --chat)")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
-    constraint = parser.add_argument_group("constraint (at most one)").add_mutually_exclusive_group()
+    constraint = parser.add_argument_group(
+        "constraint (at most one)"
+    ).add_mutually_exclusive_group()
     constraint.add_argument("--regex", metavar="PATTERN")
     constraint.add_argument("--choices", nargs="+", metavar="TEXT")
-    constraint.add_argument("--json-schema", metavar="FILE", help='JSON Schema file; "-" reads standard input')
+    constraint.add_argument(
+        "--json-schema", metavar="FILE", help='JSON Schema file; "-" reads standard input'
+    )
     constraint.add_argument("--lark", metavar="FILE")
     sampling = parser.add_argument_group("sampling")
     for name, kind in _NUMBERS.items():
         sampling.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N")
-    sampling.add_argument("--stop", action="append", metavar="TEXT", help="may be given several times")
+    sampling.add_argument(
+        "--stop", action="append", metavar="TEXT", help="may be given several times"
+    )
     sampling.add_argument("--logprobs", type=int, metavar="K")
     add_engine_arguments(parser)
 

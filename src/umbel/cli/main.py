@@ -8,12 +8,29 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import Protocol
 
 from umbel import __version__
 from umbel.cli import generate, models, plan, run
 from umbel.runtime.errors import UmbelError
 
-COMMANDS = {"run": run, "generate": generate, "models": models, "plan": plan}
+
+class Command(Protocol):
+    """What a module of this folder provides."""
+
+    HELP: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+COMMANDS: dict[str, Command] = {
+    "run": run,
+    "generate": generate,
+    "models": models,
+    "plan": plan,
+}
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -18,13 +18,17 @@ HELP = "run a program of a Python file"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="FILE:PROGRAM", help="for instance examples/agent.py:agent")
+    parser.add_argument(
+        "target", metavar="FILE:PROGRAM", help="for instance examples/agent.py:agent"
+    )
     parser.add_argument(
         "--arg", action="append", default=[], metavar="NAME=VALUE",
         help="an argument of the program; read as JSON unless its annotation says str",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
-    parser.add_argument("--tree", action="store_true", help="draw the branches with their token counts")
+    parser.add_argument(
+        "--tree", action="store_true", help="draw the branches with their token counts"
+    )
     add_engine_arguments(parser)
 
 
@@ -49,7 +53,9 @@ def load_program(target: str) -> Program:
     """Import FILE and return its program; `InvalidRequest` says what was found instead."""
     file, _, name = target.rpartition(":")
     if not file or not name:
-        raise InvalidRequest(f"{target!r} is not FILE:PROGRAM, for instance examples/agent.py:agent")
+        raise InvalidRequest(
+            f"{target!r} is not FILE:PROGRAM, for instance examples/agent.py:agent"
+        )
     path = Path(file)
     if not path.is_file():
         raise InvalidRequest(f"no such file: {file!r}")
@@ -61,7 +67,9 @@ def load_program(target: str) -> Program:
     spec.loader.exec_module(module)
     programs = {key: value for key, value in vars(module).items() if isinstance(value, Program)}
     if name not in programs:
-        raise InvalidRequest(f"{file} has no program {name!r}; it has {', '.join(sorted(programs)) or 'none'}")
+        raise InvalidRequest(
+            f"{file} has no program {name!r}; it has {', '.join(sorted(programs)) or 'none'}"
+        )
     return programs[name]
 
 
@@ -73,12 +81,16 @@ def parse_arguments(program: Program, pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or name not in names:
-            raise InvalidRequest(f"--arg {pair!r}: expected NAME=VALUE with NAME one of {', '.join(names)}")
+            raise InvalidRequest(
+                f"--arg {pair!r}: expected NAME=VALUE with NAME one of {', '.join(names)}"
+            )
         hint = hints.get(name, str)
         try:
             values[name] = text if hint is str else msgspec.json.decode(text, type=hint)
         except msgspec.DecodeError as error:
-            raise InvalidRequest(f"--arg {name}: {text!r} is not JSON for {hint}: {error}") from error
+            raise InvalidRequest(
+                f"--arg {name}: {text!r} is not JSON for {hint}: {error}"
+            ) from error
     return values
 
 
