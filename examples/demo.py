@@ -12,21 +12,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent import QUESTIONS, agent
-from classify import classify, load_reviews
-from extract import TEXTS, extract
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
-from tree_of_thought import think
 
+from agent import QUESTIONS, agent
+from classify import classify, load_reviews
+from extract import TEXTS, extract
+from tree_of_thought import think
 from umbel import Engine
 from umbel.frontend_dsl import Program, State, draw
 from umbel.runtime.stats import EngineStats
-
 
 PROBLEM = "How can I sleep better at night?"
 
