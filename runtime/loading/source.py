@@ -96,9 +96,10 @@ def _has_safetensors(folder: Path) -> bool:
 
 
 def _in_folder(folder: Path) -> ModelSource:
-    if (folder / CONFIG_FILE).is_file():
-        return ModelSource(folder.resolve().name, folder, "safetensors")
     files = sorted(folder.glob(f"*{GGUF_SUFFIX}"))
+    # A config.json may lie beside GGUF files only, and alone it is enough for random weights.
+    if _has_safetensors(folder) or ((folder / CONFIG_FILE).is_file() and not files):
+        return ModelSource(folder.resolve().name, folder, "safetensors")
     if len(files) == 1:
         return _of_file(files[0])
     if files:

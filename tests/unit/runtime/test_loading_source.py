@@ -61,6 +61,12 @@ def test_a_gguf_file_is_a_model_and_so_is_a_folder_with_one(tmp_path: Path) -> N
     assert find_model(str(folder)) == expected
 
 
+def test_a_config_beside_nothing_but_a_gguf_file_does_not_hide_it(tmp_path: Path) -> None:
+    folder = _folder(tmp_path / "folder", "config.json", "tiny.gguf")
+
+    assert find_model(str(folder)).path == folder / "tiny.gguf"
+
+
 def test_a_name_that_is_nowhere_tells_where_was_looked(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
 
