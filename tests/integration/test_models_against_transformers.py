@@ -106,6 +106,19 @@ def _gemma3() -> PreTrainedModel:
     return Gemma3ForCausalLM(Gemma3TextConfig(**sizes, sliding_window=6, rope_parameters=ropes))
 
 
+# "The history of the city goes back to Roman times, when a small fort was built on the hill above
+# the river. In the Middle Ages merchants settled near the bridge, [...]" in the tokens of SmolLM2.
+ENGLISH = [
+    504, 1463, 282, 260, 2240, 3935, 1056, 288, 4469, 1711, 28, 645, 253, 1165, 5601, 436,
+    2837, 335, 260, 13083, 2120, 260, 4626, 30, 533, 260, 5550, 13192, 19547, 9700, 2141,
+    260, 7395, 28, 284, 260, 3102, 6679, 3428, 429, 260, 3735, 281, 14138, 284, 5420, 30,
+    4104, 768, 7803, 1690, 288, 963, 260, 24371, 284, 288, 4549, 738, 260, 6260, 9018, 282,
+    260, 1573, 3102, 30,
+]  # fmt: skip
+# "Water freezes at 0 degrees Celsius and boils at", " 100 degrees Celsius"
+WATER_BOILS_AT = [12615, 43145, 418, 216, 32, 5027, 20590, 284, 36411, 418]
+ONE_HUNDRED_DEGREES = [216, 33, 32, 32, 5027, 20590]
+
 MODELS = {
     "llama": _llama,
     "llama_with_biases": _llama_with_biases,
@@ -204,11 +217,11 @@ def _their_greedy(model: PreTrainedModel, ids: list[int]) -> list[int]:
     return tokens
 
 
-def _our_greedy(model: Decoder, ids: list[int]) -> list[int]:
+def _our_greedy(model: Decoder, ids: list[int], num_tokens: int = NUM_TOKENS) -> list[int]:
     context = DenseContext()
     hidden = model.forward(torch.tensor(ids), torch.arange(len(ids)), context)
     tokens: list[int] = []
-    for position in range(len(ids), len(ids) + NUM_TOKENS):
+    for position in range(len(ids), len(ids) + num_tokens):
         tokens.append(int(model.logits(hidden[-1:]).argmax()))
         hidden = model.forward(torch.tensor(tokens[-1:]), torch.tensor([position]), context)
     return tokens
@@ -397,6 +410,18 @@ def test_the_embedded_model_gives_the_logits_and_tokens_of_transformers() -> Non
 
     assert max(differences) < TOLERANCE
     assert _our_greedy(ours, prompts[9]) == _their_greedy(theirs, prompts[9])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_embedded_model_knows_english(dtype: torch.dtype) -> None:
+    """With the rows of queries and keys in the file's order the perplexity is 68 in place of 13."""
+    model = load_model(find_model(None), dtype=dtype)
+
+    log_probs = _our_logits(model, ENGLISH).log_softmax(-1)
+    chosen = log_probs[:-1].gather(1, torch.tensor(ENGLISH[1:])[:, None])
+
+    assert float(chosen.mean().neg().exp()) < 16.0
+    assert _our_greedy(model, WATER_BOILS_AT, 6) == ONE_HUNDRED_DEGREES
 
 
 def test_bfloat16_stays_close_to_float32_on_the_embedded_model() -> None:
