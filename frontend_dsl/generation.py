@@ -150,7 +150,9 @@ class SelectCall(PendingCall):
         choices = self._select.choices
         text = choices[decision.index]
         token_ids = tuple(self._choice_ids[decision.index])
-        usages = [score.usage for scores in self._scores.values() for score in scores]
+        scores = [score for scores in self._scores.values() for score in scores]
+        # The engine counts a choice's tokens as output; to a reader they are not, only one is kept.
+        usages = [replace(score.usage, num_output_tokens=0) for score in scores]
         if self._completion is not None:
             usages.append(self._completion.usage)
         record = CallRecord(
@@ -161,6 +163,7 @@ class SelectCall(PendingCall):
             text=text,
             token_ids=token_ids,
             usage=sum_usage(usages),
+            num_scored_tokens=sum(len(score.token_ids) for score in scores),
             timing=Timing(total_s=time.perf_counter() - self._submitted_at),
             method=self._select.method,
             scores=dict(zip(choices, decision.scores, strict=True)),

@@ -11,8 +11,9 @@ from umbel.runtime.outputs import FinishReason, Timing, TokenLogprob, Usage
 class CallRecord:
     """One `gen` or `select`, done or failed (`error`).
 
-    `usage` of a `select` is the sum over its choices. `method`, `scores` and `distribution` are
-    those of a `select`: by choice, as `scoring` defines them.
+    `usage` of a `select` is the sum over its choices; their own tokens are `num_scored_tokens`.
+    `method`, `scores` and `distribution` are those of a `select`: by choice, as `scoring` defines
+    them.
     """
 
     kind: str  # "gen" or "select"
@@ -26,6 +27,7 @@ class CallRecord:
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     usage: Usage = field(default_factory=Usage)
+    num_scored_tokens: int = 0
     timing: Timing = field(default_factory=Timing)
     method: str | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
@@ -34,8 +36,9 @@ class CallRecord:
 
     @property
     def num_computed_tokens(self) -> int:
-        """Prompt tokens that had to be computed because no cache had them."""
-        return self.usage.num_prompt_tokens - self.usage.num_cached_tokens
+        """Prompt and scored tokens that had to be computed because no cache had them."""
+        usage = self.usage
+        return usage.num_prompt_tokens - usage.num_cached_tokens + self.num_scored_tokens
 
 
 def sum_usage(usages: Iterable[Usage]) -> Usage:

@@ -1,5 +1,6 @@
 """Draws what a run did: its tree of branches with the tokens computed, reused and forced."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -14,36 +15,48 @@ _VALUE_WIDTH = 48  # characters of a value that are shown
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the calls of a run."""
+    """Sums over the calls of a run, or of one of its parts."""
 
-    num_branches: int
     num_calls: int
     num_failed_calls: int
+    num_computed_tokens: int  # of prompts and scored choices, where no cache had them
+    num_scored_tokens: int
     usage: Usage
 
-    @property
-    def num_computed_tokens(self) -> int:
-        """Prompt tokens that no cache had."""
-        return self.usage.num_prompt_tokens - self.usage.num_cached_tokens
+    @classmethod
+    def of(cls, calls: Sequence[CallRecord]) -> "Totals":
+        return cls(
+            num_calls=len(calls),
+            num_failed_calls=sum(call.error is not None for call in calls),
+            num_computed_tokens=sum(call.num_computed_tokens for call in calls),
+            num_scored_tokens=sum(call.num_scored_tokens for call in calls),
+            usage=sum_usage(call.usage for call in calls),
+        )
+
+    def __str__(self) -> str:
+        usage = self.usage
+        parts = [f"computed {self.num_computed_tokens}", f"reused {usage.num_cached_tokens}"]
+        if usage.num_output_tokens:
+            parts.append(f"output {usage.num_output_tokens}")
+        if usage.num_forced_tokens:
+            parts.append(f"forced {usage.num_forced_tokens}")
+        return ", ".join(parts)
 
 
 def totals(state: State) -> Totals:
     """Sums over `state` and all branches below it."""
-    branches = _with_descendants(state)
-    calls = [call for branch in branches for call in branch.calls]
-    failed = sum(call.error is not None for call in calls)
-    return Totals(len(branches), len(calls), failed, sum_usage(call.usage for call in calls))
+    return Totals.of(_calls(_with_descendants(state)))
 
 
 def draw(state: State, *, max_branches: int = 8) -> Tree:
     """The branch tree of a run for `rich`; of each branch's children at most `max_branches` are
     drawn.
     """
-    summary = totals(state)
+    branches = _with_descendants(state)
     title = Text(state.path, style="bold")
-    if summary.num_branches > 1:
-        title.append(f"  {summary.num_branches} branches", style="not bold")
-    title.append(f"  {_tokens(summary.usage)}", style="not bold dim")
+    if len(branches) > 1:
+        title.append(f"  {len(branches)} branches", style="not bold")
+    title.append(f"  {Totals.of(_calls(branches))}", style="not bold dim")
     tree = Tree(title)
     _fill(tree, state, max_branches)
     return tree
@@ -58,8 +71,8 @@ def _fill(tree: Tree, state: State, max_branches: int) -> None:
         _fill(tree.add(Text(name, style="bold")), child, max_branches)
     hidden = [branch for child in children[max_branches:] for branch in _with_descendants(child)]
     if hidden:
-        usage = sum_usage(call.usage for branch in hidden for call in branch.calls)
-        tree.add(Text(f"... and {len(hidden)} more branches  {_tokens(usage)}", style="dim"))
+        summary = Totals.of(_calls(hidden))
+        tree.add(Text(f"... and {len(hidden)} more branches  {summary}", style="dim"))
 
 
 def _describe(call: CallRecord) -> Text:
@@ -71,16 +84,11 @@ def _describe(call: CallRecord) -> Text:
     line.append(f" = {shown!r}", style="default")
     if value in call.distribution:
         line.append(f"  p={call.distribution[value]:.2f}", style="default")
-    return line.append(f"  {_tokens(call.usage)}", style="dim")
+    return line.append(f"  {Totals.of([call])}", style="dim")
 
 
-def _tokens(usage: Usage) -> str:
-    computed = usage.num_prompt_tokens - usage.num_cached_tokens
-    parts = [f"computed {computed}", f"reused {usage.num_cached_tokens}"]
-    parts.append(f"output {usage.num_output_tokens}")
-    if usage.num_forced_tokens:
-        parts.append(f"forced {usage.num_forced_tokens}")
-    return ", ".join(parts)
+def _calls(branches: Sequence[State]) -> list[CallRecord]:
+    return [call for branch in branches for call in branch.calls]
 
 
 def _with_descendants(state: State) -> list[State]:

@@ -164,7 +164,7 @@ class FakeClient:
             logprobs = self.model.score(token_ids, continuation_ids)
         except UmbelError as failure:
             return self._add(token_ids, [failure], listener, None)
-        usage = Usage(num_prompt_tokens=len(token_ids) + len(continuation_ids))
+        usage = Usage(num_prompt_tokens=len(token_ids), num_output_tokens=len(continuation_ids))
         score = Score(tuple(continuation_ids), logprobs, usage)
         return self._add(token_ids, [score], listener, None)
 

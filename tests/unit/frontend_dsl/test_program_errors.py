@@ -1,4 +1,4 @@
-"""Failures: where they surface, what they say, what they stop, and that nothing hangs or gets lost."""
+"""Failures: where they surface, what they say, what they stop. Nothing hangs or gets lost."""
 
 import signal
 import threading

@@ -62,8 +62,8 @@ def test_totals_sum_over_all_branches() -> None:
 
     summary = totals(state)
     outputs = [state["q"], *(branch["text"] for branch in state.branches)]
-    assert summary.num_branches == 6
     assert summary.num_calls == 7
     assert summary.num_failed_calls == 0
     assert summary.usage.num_output_tokens == sum(map(len, outputs))
-    assert summary.num_computed_tokens == summary.usage.num_prompt_tokens
+    assert summary.num_scored_tokens == 2
+    assert summary.num_computed_tokens == summary.usage.num_prompt_tokens + 2

@@ -94,7 +94,11 @@ def test_the_usage_of_a_select_is_the_sum_over_its_choices() -> None:
     with FakeClient() as client:
         state = _pick("greedy_token", ["ab", "c"]).run(client)
 
-    assert state.meta("pick").usage.num_prompt_tokens == (4 + 2) + (4 + 1)
+    meta = state.meta("pick")
+    assert meta.usage.num_prompt_tokens == 2 * len("^Q: ")
+    assert meta.usage.num_output_tokens == 0
+    assert meta.num_scored_tokens == len("ab") + len("c")
+    assert meta.num_computed_tokens == 2 * 4 + 3
 
 
 def test_a_choice_that_is_no_token_at_all_is_refused() -> None:
