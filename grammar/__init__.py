@@ -1,4 +1,6 @@
-"""Compiled constraints on output text: which tokens keep a regex, a choice or a JSON Schema satisfiable."""
+"""Compiled constraints on output text: which tokens keep a regex, a choice or a JSON Schema
+satisfiable.
+"""
 
 from umbel.grammar.compile import compile_choices, compile_json_schema, compile_lark, compile_regex
 from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, UnsupportedGrammar

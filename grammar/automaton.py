@@ -1,4 +1,6 @@
-"""Deterministic automata over bytes: what every front end compiles to, and what tokens are walked through."""
+"""Deterministic automata over bytes: what every front end compiles to, and what tokens are walked
+through.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +17,9 @@ _MAX_MINIMIZING_ENTRIES = 2_000_000  # table entries looked at, all rounds toget
 class ByteDfa:
     """A byte automaton with an explicit dead state, so that walking needs no branch.
 
-    byte_class: [256] uint8, the column of each byte. table: [S + 1, C] int32, the next state; state S is dead
-    and absorbing. accepting: [S + 1] bool. The start is state 0; every state but S reaches an accepting one
-    by some bytes (whether by tokens is a question of the vocabulary).
+    byte_class: [256] uint8, the column of each byte. table: [S + 1, C] int32, the next state; state
+    S is dead and absorbing. accepting: [S + 1] bool. The start is state 0; every state but S
+    reaches an accepting one by some bytes (whether by tokens is a question of the vocabulary).
     """
 
     byte_class: npt.NDArray[np.uint8]
@@ -44,7 +46,7 @@ class ByteDfa:
 
 
 def shared_columns(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
-    """The distinct columns of [S, B] rows, and for each of the B (<= 256) columns which one it is."""
+    """The distinct columns of [S, B] rows, and which one each of the B (<= 256) is."""
     numbers: dict[bytes, int] = {}
     column_of = [
         numbers.setdefault(rows[:, at].tobytes(), len(numbers)) for at in range(rows.shape[1])
@@ -56,7 +58,8 @@ def shared_columns(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArra
 def minimize(dfa: ByteDfa) -> ByteDfa:
     """Merge equivalent states (Moore's partition refinement), unless that takes too many rounds.
 
-    Rows are compared by a 64-bit random hash and then by value, so a collision cannot merge wrongly.
+    Rows are compared by a 64-bit random hash and then by value, so a collision cannot merge
+    wrongly.
     """
     blocks = dfa.accepting.astype(np.int64)
     num_blocks = len(np.unique(blocks))
@@ -76,7 +79,9 @@ def minimize(dfa: ByteDfa) -> ByteDfa:
 
 
 def _merged(dfa: ByteDfa, blocks: npt.NDArray[np.int64]) -> ByteDfa:
-    """One state per block, the start first and the dead state last; the input itself if blocks disagree."""
+    """One state per block, the start first and the dead state last; the input itself if blocks
+    disagree.
+    """
     num_blocks = int(blocks.max()) + 1
     if num_blocks == len(dfa.table):
         return dfa

@@ -1,4 +1,6 @@
-"""A list of literal texts to a byte automaton: a trie, so that thousands of choices cost one node per byte."""
+"""A list of literal texts to a byte automaton: a trie, so that thousands of choices cost one node
+per byte.
+"""
 
 from collections.abc import Sequence
 
@@ -10,7 +12,9 @@ from umbel.grammar.limits import Limits
 
 
 def literals_to_bytes(choices: Sequence[str], limits: Limits) -> ByteDfa:
-    """Raises `GrammarError` for an empty list or a choice that is not text, `UnsupportedGrammar` over a limit."""
+    """Raises `GrammarError` for an empty list or a choice that is not text, `UnsupportedGrammar`
+    over a limit.
+    """
     encoded = _checked(choices, limits)
     transitions: dict[tuple[int, int], int] = {}
     ends = set()
@@ -24,7 +28,8 @@ def literals_to_bytes(choices: Sequence[str], limits: Limits) -> ByteDfa:
         ends.add(state)
     if num_states > limits.max_states:
         raise UnsupportedGrammar(
-            f"the choices need {num_states} automaton states, more than the {limits.max_states} allowed",
+            f"the choices need {num_states} automaton states, more than the "
+            f"{limits.max_states} allowed",
             keyword="choices",
         )
     used = sorted({value for _, value in transitions})
@@ -50,7 +55,8 @@ def _checked(choices: Sequence[str], limits: Limits) -> list[bytes]:
     total = sum(map(len, choices))
     if total > limits.max_source_chars:
         raise UnsupportedGrammar(
-            f"choices of {total} characters together, more than the {limits.max_source_chars} allowed",
+            f"choices of {total} characters together, more than the "
+            f"{limits.max_source_chars} allowed",
             keyword="choices",
         )
     try:

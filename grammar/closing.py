@@ -1,7 +1,8 @@
 """How many tokens a state still needs to be complete: the liveness and the budget of every mask.
 
-A shortest way is found over the smallest tokens (those that spell everything the vocabulary can spell), then
-its bytes are cut into as few tokens as possible. The result is an upper bound, exact for forced text.
+A shortest way is found over the smallest tokens (those that spell everything the vocabulary can
+spell), then its bytes are cut into as few tokens as possible. The result is an upper bound, exact
+for forced text.
 """
 
 from collections import deque
@@ -23,10 +24,11 @@ _Step = tuple[bytes, int]
 
 
 def closing_costs(dfa: ByteDfa, vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
-    """[S + 1] int32: at most so many tokens from each state to an accepting one; UNREACHABLE: none suffice.
+    """[S + 1] int32: at most so many tokens from each state to an accepting one; UNREACHABLE: none
+    suffice.
 
-    Where the cost is c > 0 there is a token after which it is at most c - 1, so a text kept within its
-    budget token by token always completes.
+    Where the cost is c > 0 there is a token after which it is at most c - 1, so a text kept within
+    its budget token by token always completes.
     """
     order, steps = _shortest_ways(dfa, vocabulary)
     texts = vocabulary.ids_by_bytes

@@ -1,4 +1,6 @@
-"""The front door: a grammar's text and a vocabulary in, a `Constraint` out. Pure functions; no cache here."""
+"""The front door: a grammar's text and a vocabulary in, a `Constraint` out. Pure functions; no
+cache here.
+"""
 
 import hashlib
 import json
@@ -26,7 +28,9 @@ _DEFAULTS = Limits()
 def compile_regex(
     pattern: str, vocabulary: Vocabulary, *, limits: Limits = _DEFAULTS
 ) -> Constraint:
-    """The whole output matches the pattern (Python `re` and Rust `regex` syntax; see `regex.parser`)."""
+    """The whole output matches the pattern (Python `re` and Rust `regex` syntax; see
+    `regex.parser`).
+    """
     if not isinstance(pattern, str):
         raise GrammarError(f"regex must be a string, got {type(pattern).__name__}")
     tree = parse_regex(pattern, limits=limits)
@@ -44,11 +48,13 @@ def compile_choices(
 def compile_json_schema(
     schema: Any, vocabulary: Vocabulary, *, limits: Limits = _DEFAULTS
 ) -> Constraint:
-    """The output is JSON that is valid under the schema: a dict, a bool, JSON text, or a Python type.
+    """The output is JSON that is valid under the schema: a dict, a bool, JSON text, or a Python
+    type.
 
-    Every keyword is enforced or the schema is refused with `UnsupportedGrammar`, keyword and JSON Pointer.
-    Outputs are a subset of the valid instances: properties come in schema order, at most one space after
-    "," and ":", values left open nest at most `limits.max_value_depth` deep.
+    Every keyword is enforced or the schema is refused with `UnsupportedGrammar`, keyword and JSON
+    Pointer.
+    Outputs are a subset of the valid instances: properties come in schema order, at most one space
+    after "," and ":", values left open nest at most `limits.max_value_depth` deep.
     """
     loaded = load_schema(schema, limits)
     tree = lower_schema(loaded, limits)
@@ -75,8 +81,8 @@ def _constraint(
     machine = TokenMachine(dfa, vocabulary)
     if machine.closing_cost(machine.start) == UNREACHABLE:
         raise UnsatisfiableGrammar(
-            "no sequence of this vocabulary's tokens satisfies the grammar: every matching text needs a "
-            "byte that no token has"
+            "no sequence of this vocabulary's tokens satisfies the grammar: every matching text "
+            "needs bytes that no tokens spell"
         )
     content = json.dumps([kind, source, repr(limits), vocabulary.key])
     return Constraint(kind, hashlib.sha256(content.encode()).hexdigest(), machine)

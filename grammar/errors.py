@@ -9,8 +9,8 @@ GrammarError                the text of the grammar is wrong
 class GrammarError(ValueError):
     """A grammar that cannot be used.
 
-    `where` is a JSON Pointer (schemas), "line:column" or "offset N" (patterns), or None. `keyword` names the
-    schema keyword or syntax element at fault, or is None.
+    `where` is a JSON Pointer (schemas), "line:column" or "offset N" (patterns), or None. `keyword`
+    names the schema keyword or syntax element at fault, or is None.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Forced bytes to the tokens that the tokenizer itself would have produced for them, and no others.
 
-Tokenizing forced bytes as they stand is nearly always wrong at the end, where the tokenizer would have merged
-them with what follows. So tokens are held back from the first place where a token may start that reaches past
-the forced bytes.
+Tokenizing forced bytes as they stand is nearly always wrong at the end, where the tokenizer would
+have merged them with what follows. So tokens are held back from the first place where a token may
+start that reaches past the forced bytes.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,9 @@ _MAX_FORCED_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class ForcedText:
-    """What must follow a state: whole characters, of which only tokens ending by `safe_len` are sure."""
+    """What must follow a state: whole characters, of which only tokens ending by `safe_len` are
+    sure.
+    """
 
     text: bytes
     safe_len: int
@@ -34,7 +36,8 @@ def forced_text(machine: TokenMachine, state: int) -> ForcedText:
             safe_len = start
             break
     if not machine.is_exhausted(after):
-        # Pre-tokenizers look ahead after white space (`\s+(?!\S)`), so what follows may still split it.
+        # Pre-tokenizers look ahead after white space (`\s+(?!\S)`), so what follows may still split
+        # it.
         safe_len = min(safe_len, len(text.rstrip()))
     return ForcedText(text, safe_len)
 
@@ -44,8 +47,8 @@ def forced_tokens(
 ) -> list[int]:
     """The sure tokens of `forced` after the tokens `recent_ids` (the end of the text so far).
 
-    Empty when the tokenizer would not have put a token boundary where the text so far ends: the text is not
-    the canonical one then, and neither is any way to continue it.
+    Empty when the tokenizer would not have put a token boundary where the text so far ends: the
+    text is not the canonical one then, and neither is any way to continue it.
     """
     if vocabulary.encode is None or forced.safe_len == 0:
         return []
@@ -86,7 +89,9 @@ def _context(vocabulary: Vocabulary, recent_ids: Sequence[int]) -> bytes | None:
 
 
 def _whole_characters(text: bytes) -> bytes:
-    """Without the bytes of a last character that is not complete (the text may start inside a character)."""
+    """Without the bytes of a last character that is not complete (the text may start inside a
+    character).
+    """
     for back in range(1, min(4, len(text)) + 1):
         value = text[-back]
         if value < 0x80:

@@ -1,4 +1,4 @@
-"""The budgets of one compilation: what is larger is refused by name instead of stalling the server."""
+"""The budgets of one compilation: what is larger is refused by name instead of stalling."""
 
 from dataclasses import dataclass, fields
 
@@ -11,7 +11,7 @@ class Limits:
         1_000_000  # length of a pattern, of all choices together, or of a schema's text
     )
     max_nesting: int = 200  # nested groups of a pattern, nested subschemas
-    max_nodes: int = 60_000  # character positions after counted repetitions are unrolled
+    max_nodes: int = 40_000  # character positions after unrolling: 100 MB while compiling
     max_states: int = 100_000  # states of the finished automaton: 12 MB with 30 byte classes
     max_work: int = 8_000_000  # elementary steps of determinization: about four seconds of Python
     max_table_entries: int = 16_000_000  # states x byte classes, four bytes each

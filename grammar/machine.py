@@ -1,7 +1,8 @@
 """A byte automaton read through a token vocabulary: masks, moves and closing costs of its states.
 
-The matcher knows a constraint only through the methods of this class; states are opaque to it. Everything is a
-pure function of the state, so results are kept per state and shared by all matchers of the constraint.
+The matcher knows a constraint only through the methods of this class; states are opaque to it.
+Everything is a pure function of the state, so results are kept per state and shared by all matchers
+of the constraint.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ IntArray = npt.NDArray[np.int64]
 
 _MAX_KEPT_ROW_BYTES = 32 * 2**20  # mask rows kept per constraint; the oldest are dropped first
 _MAX_KEPT_MOVES = 200_000
+_WIDE_PART = 8  # sweep the whole trie when more than one in so many nodes may be alive
 
 
 class TokenMachine:
@@ -67,11 +69,13 @@ class TokenMachine:
         return found
 
     def mask(self, state: int, budget: int | None) -> MaskRow:
-        """[W] uint32, not to be written to: the tokens allowed next, EOS ids exactly when accepting.
+        """[W] uint32, not to be written to: the tokens allowed next, EOS ids exactly when
+        accepting.
 
-        With a budget (tokens that may still be generated, this one included), only tokens after which
-        `budget - 1` tokens certainly suffice to complete. If the budget is below the closing cost there may
-        be none; then the plain mask is the answer: the text will be cut off, and should read well until then.
+        With a budget (tokens that may still be generated, this one included), only tokens after
+        which `budget - 1` tokens certainly suffice to complete. If the budget is below the closing
+        cost there may be none; then the plain mask is the answer: the text will be cut off, and
+        should read well until then.
         """
         if budget is not None and (budget < self._costs[state] or budget > self._worst_cost(state)):
             budget = None
@@ -82,7 +86,9 @@ class TokenMachine:
         return row
 
     def _worst_cost(self, state: int) -> int:
-        """The highest closing cost after any allowed token: with a larger budget the mask is the plain one."""
+        """The highest closing cost after any allowed token: with a larger budget the mask is the
+        plain one.
+        """
         worst = self._worst_costs.get(state)
         if worst is None:
             self._make_row(state, None)
@@ -105,6 +111,8 @@ class TokenMachine:
 
     def tokens(self, state: int, node: int = 0) -> tuple[IntArray, IntArray]:
         """The allowed tokens below a trie node, walked from `state`, and the state after each."""
+        if node == 0 and self._is_wide(state):
+            return self._tokens_of_all(state)
         trie = self.vocabulary.trie
         found_nodes: list[IntArray] = []
         found_states: list[IntArray] = []
@@ -120,8 +128,32 @@ class TokenMachine:
         at = _ranges(trie.token_start[nodes], counts)
         return trie.token_ids[at].astype(np.int64), np.repeat(states, counts)
 
+    def _is_wide(self, state: int) -> bool:
+        """Whether the first bytes that are alive lead to a good part of the whole trie."""
+        trie = self.vocabulary.trie
+        top = slice(1, 1 + int(trie.child_count[0]))
+        alive = self.dfa.table[state, self._edge_class[top]] != self.dfa.dead
+        return bool(trie.num_below[top][alive].sum() * _WIDE_PART > trie.num_nodes)
+
+    def _tokens_of_all(self, state: int) -> tuple[IntArray, IntArray]:
+        """Like `tokens`, by one sweep over all nodes: a third of the work per node of the sparse
+        walk.
+        """
+        trie = self.vocabulary.trie
+        num_classes = self.dfa.table.shape[1]
+        states = np.empty(trie.num_nodes, np.int64)
+        states[0] = state
+        for start, end in zip(trie.level_start[1:-1], trie.level_start[2:], strict=True):
+            at = states[trie.parent[start:end]] * num_classes + self._edge_class[start:end]
+            states[start:end] = self._flat[at]
+        ends = states[trie.token_node]
+        alive = self._live_tokens[ends]
+        return trie.token_ids[alive].astype(np.int64), ends[alive]
+
     def _levels(self, state: int, node: int) -> Iterator[tuple[IntArray, IntArray]]:
-        """Walk trie and automaton together, one level of the trie at a time: (nodes, states) that are alive."""
+        """Walk trie and automaton together, one level of the trie at a time: (nodes, states) that
+        are alive.
+        """
         trie = self.vocabulary.trie
         num_classes = self.dfa.table.shape[1]
         nodes, states = np.array([node], np.int64), np.array([state], np.int64)
@@ -145,7 +177,9 @@ class TokenMachine:
         )
 
     def forced_bytes(self, state: int, limit: int) -> tuple[bytes, list[int]]:
-        """The bytes that must come next as long as there is no choice, and the states before and after each."""
+        """The bytes that must come next as long as there is no choice, and the states before and
+        after each.
+        """
         forced = bytearray()
         states = [state]
         while len(forced) < limit and not self.dfa.accepting[state]:

@@ -1,4 +1,6 @@
-"""Constraint: a compiled grammar, immutable and shared. Matcher: the state of one request inside it, a value."""
+"""Constraint: a compiled grammar, immutable and shared. Matcher: the state of one request inside
+it, a value.
+"""
 
 import numpy as np
 
@@ -10,7 +12,9 @@ _MAX_KEPT_FORCED = 10_000
 
 
 class Constraint:
-    """A grammar compiled for one vocabulary. `key` is a content hash, `kind` the front end it came from."""
+    """A grammar compiled for one vocabulary. `key` is a content hash, `kind` the front end it came
+    from.
+    """
 
     __slots__ = ("_forced", "key", "kind", "machine")
 
@@ -34,7 +38,7 @@ class Constraint:
 
 
 class _Link:
-    """One token of a history: immutable, so that clones share it. `ended`: the token was an EOS id."""
+    """One token of a history: immutable, so shared by clones. `ended`: it was an EOS id."""
 
     __slots__ = ("before", "ended", "length", "state", "token_id")
 
@@ -55,7 +59,9 @@ class _Link:
 
 
 class Matcher:
-    """Where one output stands in its constraint. Cheap to clone: the history is a shared linked list."""
+    """Where one output stands in its constraint. Cheap to clone: the history is a shared linked
+    list.
+    """
 
     __slots__ = ("_at", "_machine", "constraint")
 
@@ -81,15 +87,19 @@ class Matcher:
 
     @property
     def closing_cost(self) -> int:
-        """Upper bound on the tokens still needed to be accepting; an output with that limit completes."""
+        """Upper bound on the tokens still needed to be accepting; an output with that limit
+        completes.
+        """
         return self._machine.closing_cost(self._at.state)
 
     def fill_mask(self, row: MaskRow, *, budget: int | None = None) -> None:
-        """Write the tokens allowed next into row [W] uint32: bit `i % 32` of word `i // 32` is token i.
+        """Write the tokens allowed next into row [W] uint32: bit `i % 32` of word `i // 32` is
+        token i.
 
-        budget: tokens that may still be generated, this one included. Only tokens are allowed after which
-        completion within `budget - 1` tokens is certain. With a budget below `closing_cost` that cannot be
-        promised for any token, and the mask is the one without a budget. After EOS nothing is allowed.
+        budget: tokens that may still be generated, this one included. Only tokens are allowed after
+        which completion within `budget - 1` tokens is certain. With a budget below `closing_cost`
+        that cannot be promised for any token, and the mask is the one without a budget. After EOS
+        nothing is allowed.
         """
         if row.shape != (self._machine.vocabulary.num_words,) or row.dtype != np.uint32:
             raise ValueError(
@@ -118,10 +128,11 @@ class Matcher:
         return True
 
     def forced(self, *, budget: int | None = None) -> list[int]:
-        """The tokens that must come next, as the tokenizer would have produced them; [] when there is a choice.
+        """The tokens that must come next, as the tokenizer would have produced them; [] when there
+        is a choice.
 
-        Advance accepts them one after the other. budget: as in `fill_mask`; canonical tokens can be more than
-        the fewest possible, so only as many are given as leave completion certain.
+        Advance accepts them one after the other. budget: as in `fill_mask`; canonical tokens can be
+        more than the fewest possible, so only as many are given as leave completion certain.
         """
         at = self._at
         if at.ended or self._machine.vocabulary.encode is None:
@@ -134,7 +145,9 @@ class Matcher:
         return Matcher(self.constraint, self._at)
 
     def rollback(self, num_tokens: int) -> None:
-        """Take back the last `num_tokens` tokens (EOS counts). Raises ValueError when there are fewer."""
+        """Take back the last `num_tokens` tokens (EOS counts). Raises ValueError when there are
+        fewer.
+        """
         if not 0 <= num_tokens <= self._at.length:
             raise ValueError(
                 f"rollback({num_tokens}) of a matcher that took {self._at.length} tokens"

@@ -1,6 +1,8 @@
-"""The token vocabulary as a trie in flat numpy arrays: walked level by level, shared by all constraints.
+"""The token vocabulary as a trie in flat numpy arrays: walked level by level, shared by all
+constraints.
 
-Nodes are numbered breadth first (the root is 0), so the children of a node are contiguous and sorted by byte.
+Nodes are numbered breadth first (the root is 0), so the children of a node are contiguous and
+sorted by byte.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +16,26 @@ IntArray = npt.NDArray[np.int32]
 class TokenTrie:
     """Read-only trie over token bytes.
 
-    byte: [N] uint8, the byte on the edge into a node. child_start, child_count: [N] int32.
+    byte: [N] uint8, the byte on the edge into a node; parent: [N] int64 (the root's is itself).
+    child_start, child_count: [N] int32. num_below: [N] int64, nodes of the subtree without its top.
+    level_start: the first node of each level, and N at the end.
     token_start: [N + 1] int32 and token_ids: the ids of the tokens that end at node n are
-    `token_ids[token_start[n]:token_start[n + 1]]` (several when tokens have equal bytes).
+    `token_ids[token_start[n]:token_start[n + 1]]` (several when tokens have equal bytes);
+    token_node: the node of each entry of token_ids.
     """
 
     __slots__ = (
         "byte",
         "child_count",
         "child_start",
+        "level_start",
         "max_token_len",
+        "num_below",
         "num_nodes",
+        "parent",
         "token_count",
         "token_ids",
+        "token_node",
         "token_start",
     )
 
@@ -37,18 +46,26 @@ class TokenTrie:
         levels, ends = _levels(texts, self.max_token_len)
         self.byte = np.concatenate([np.zeros(1, np.uint8), *(bytes_ for bytes_, _ in levels)])
         self.num_nodes = len(self.byte)
-        parents = np.concatenate([np.zeros(0, np.int64), *(parents for _, parents in levels)])
-        self.child_count = np.bincount(parents, minlength=self.num_nodes).astype(np.int32)
+        self.parent = np.concatenate([np.zeros(1, np.int64), *(parents for _, parents in levels)])
+        sizes = [1, *(len(bytes_) for bytes_, _ in levels)]
+        self.level_start: list[int] = [0, *np.cumsum(sizes).tolist()]
+        self.child_count = np.bincount(self.parent[1:], minlength=self.num_nodes).astype(np.int32)
         self.child_start = (np.cumsum(self.child_count) - self.child_count + 1).astype(np.int32)
         counts = np.zeros(self.num_nodes + 1, np.int64)
-        for text, end in zip(texts, ends, strict=True):
-            counts[end + 1] = len(ids_by_bytes[text])
+        counts[ends + 1] = [len(ids_by_bytes[text]) for text in texts]
         self.token_start = np.cumsum(counts).astype(np.int32)
         self.token_count = counts[1:].astype(np.int32)
-        self.token_ids = np.zeros(int(self.token_start[-1]), np.int32)
-        for text, end in zip(texts, ends, strict=True):
-            at = self.token_start[end]
-            self.token_ids[at : at + len(ids_by_bytes[text])] = ids_by_bytes[text]
+        in_node_order = (ids_by_bytes[texts[at]] for at in np.argsort(ends).tolist())
+        self.token_ids = np.array([i for ids in in_node_order for i in ids], np.int32)
+        self.token_node = np.repeat(np.arange(self.num_nodes), self.token_count)
+        self.num_below = self._count_below()
+
+    def _count_below(self) -> npt.NDArray[np.int64]:
+        below = np.zeros(self.num_nodes, np.int64)
+        for level in range(len(self.level_start) - 2, 0, -1):
+            nodes = slice(self.level_start[level], self.level_start[level + 1])
+            np.add.at(below, self.parent[nodes], below[nodes] + 1)
+        return below
 
     def find(self, text: bytes) -> int | None:
         """The node reached from the root by `text`, or None."""
@@ -65,10 +82,11 @@ class TokenTrie:
 def _levels(
     texts: list[bytes], depth: int
 ) -> tuple[list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]], npt.NDArray[np.int64]]:
-    """Per level the edge bytes and the parents of its nodes; and for each text the node where it ends.
+    """Per level the edge bytes and the parents of its nodes; and for each text the node where it
+    ends.
 
-    The texts are sorted, so a row starts a new node at a level exactly when its prefix of that length differs
-    from the row above.
+    The texts are sorted, so a row starts a new node at a level exactly when its prefix of that
+    length differs from the row above.
     """
     rows = len(texts)
     lengths = np.array([len(text) for text in texts], np.int64)

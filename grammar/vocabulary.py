@@ -1,4 +1,6 @@
-"""The model's tokens as the grammar sees them: bytes, which ids end a text, and which bytes can be spelled."""
+"""The model's tokens as the grammar sees them: bytes, which ids end a text, and which bytes can be
+spelled.
+"""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -13,11 +15,15 @@ from umbel.grammar.trie import TokenTrie
 class Vocabulary:
     """Immutable view of a tokenizer, shared by all constraints compiled for it.
 
-    token_bytes: the text of each id; None for a special token, which is never text. Empty tokens are never
-    allowed by a mask (they would make no progress), duplicate bytes are all allowed together.
-    eos_ids: ids that end a text, allowed exactly when the text so far is complete; never text themselves.
-    size: width of the model's logits, at least `len(token_bytes)`; ids beyond the tokenizer are never allowed.
-    encode: the tokenizer's own segmentation of a text, without special tokens; None: no forced tokens.
+    token_bytes: the text of each id; None for a special token, which is never text. Empty tokens
+    are never allowed by a mask (they would make no progress), duplicate bytes are all allowed
+    together.
+    eos_ids: ids that end a text, allowed exactly when the text so far is complete; never text
+    themselves.
+    size: width of the model's logits, at least `len(token_bytes)`; ids beyond the tokenizer are
+    never allowed.
+    encode: the tokenizer's own segmentation of a text, without special tokens; None: no forced
+    tokens.
     """
 
     def __init__(
@@ -73,8 +79,9 @@ class Vocabulary:
     def compound_atoms(self) -> list[bytes]:
         """Tokens of two or more bytes that are no concatenation of shorter tokens.
 
-        Together with the single bytes they spell everything the vocabulary can spell, so liveness needs to
-        look at no other token. Byte-level vocabularies have next to none; those without byte tokens, many.
+        Together with the single bytes they spell everything the vocabulary can spell, so liveness
+        needs to look at no other token. Byte-level vocabularies have next to none; those without
+        byte tokens, many.
         """
         lone = {value for value in range(256) if self.has_byte[value]}
         rest = [text for text in self.ids_by_bytes if len(text) > 1 and not lone.issuperset(text)]

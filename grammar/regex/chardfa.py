@@ -1,7 +1,8 @@
-"""Deterministic automata over characters: from a tree, combined with each other, and back to a tree.
+"""Deterministic automata over characters: from a tree, combined with each other, and back to a
+tree.
 
-The alphabet is a partition of all characters into classes that no set of the pattern tells apart, so rows have
-a handful of columns instead of 1,114,112. Every live state reaches an accepting one.
+The alphabet is a partition of all characters into classes that no set of the pattern tells apart,
+so rows have a handful of columns instead of 1,114,112. Every live state reaches an accepting one.
 """
 
 from bisect import bisect_right
@@ -19,11 +20,14 @@ from umbel.grammar.regex.positions import bits, build_positions
 from umbel.grammar.regex.syntax import Node
 
 DEAD = -1
+_HASH_PRIME = 2**64 - 59
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Character classes: code points from `starts[i]` up to the next start have class `ids[i]`, -1 for none."""
+    """Character classes: code points from `starts[i]` up to the next start have class `ids[i]`, -1
+    for none.
+    """
 
     starts: tuple[int, ...]
     ids: tuple[int, ...]
@@ -65,7 +69,7 @@ class CharDfa:
 
 
 def partition_of(sets: Sequence[CharSet]) -> tuple[Partition, list[tuple[int, ...]]]:
-    """The coarsest partition that respects the sets, and for each set the classes it consists of."""
+    """The coarsest partition that respects the sets, and the classes of each set."""
     toggles: dict[int, int] = {0: 0}
     for number, chars in enumerate(sets):
         for low, high in chars:
@@ -89,8 +93,8 @@ def partition_of(sets: Sequence[CharSet]) -> tuple[Partition, list[tuple[int, ..
 def determinize(node: Node, limits: Limits) -> CharDfa:
     """Subset construction over the positions of a tree.
 
-    Raises `UnsupportedGrammar` over `limits.max_states` states or `limits.max_work` steps: patterns such as
-    `(a|b)*a(a|b){30}` need exponentially many states, which shows only while building them.
+    Raises `UnsupportedGrammar` over `limits.max_states` states or `limits.max_work` steps: patterns
+    such as `(a|b)*a(a|b){30}` need exponentially many states, which shows only while building them.
     """
     automaton = build_positions(node, limits)
     distinct: dict[CharSet, int] = {}
@@ -99,14 +103,16 @@ def determinize(node: Node, limits: Limits) -> CharDfa:
     classes = [classes_of[number] for number in set_of]
     follow, last = automaton.follow, automaton.root.last
 
-    # A state is (positions that may come next, whether the text may end here).
-    start = (automaton.root.first, automaton.root.nullable)
-    numbers: dict[tuple[int, bool], int] = {start: 0}
+    # A state is (a number for its hash, positions that may come next, whether the text may end
+    # here). Python hashes integers modulo 2**61 - 1, so powers of two would share only 61 hashes.
+    first = automaton.root.first
+    start = (first % _HASH_PRIME, first, automaton.root.nullable)
+    numbers: dict[tuple[int, int, bool], int] = {start: 0}
     states = [start]
     rows: list[dict[int, int]] = []
     step = 1 + len(classes) // 2000  # bit sets of many positions cost in proportion
     work_left = limits.max_work
-    for positions, _ in states:
+    for _, positions, _ in states:
         following: dict[int, int] = {}
         accepted: set[int] = set()
         for position in bits(positions):
@@ -119,7 +125,7 @@ def determinize(node: Node, limits: Limits) -> CharDfa:
             work_left -= (len(classes[position]) + 1) * step
         row = {}
         for class_id, successors in following.items():
-            target = (successors, class_id in accepted)
+            target = (successors % _HASH_PRIME, successors, class_id in accepted)
             number = numbers.get(target)
             if number is None:
                 number = numbers[target] = len(states)
@@ -128,7 +134,7 @@ def determinize(node: Node, limits: Limits) -> CharDfa:
         rows.append(row)
         if len(states) > limits.max_states or work_left < 0:
             raise too_many_states(limits)
-    return _from_rows(partition, rows, [accepting for _, accepting in states])
+    return _from_rows(partition, rows, [accepting for _, _, accepting in states])
 
 
 def too_many_states(limits: Limits) -> UnsupportedGrammar:

@@ -1,4 +1,4 @@
-"""Escapes and bracket classes of a pattern: everything that denotes one character or a set of them."""
+"""Escapes and bracket classes of a pattern: what denotes one character or a set of them."""
 
 import string
 import unicodedata
@@ -102,7 +102,9 @@ class Scanner:
 
 
 def read_escape(scan: Scanner, *, ascii_only: bool, in_class: bool) -> CharSet:
-    """Read what follows a backslash that denotes characters; anchors and references are the parser's."""
+    """Read what follows a backslash that denotes characters; anchors and references are the
+    parser's.
+    """
     start = scan.pos - 1
     char = scan.take()
     if char == "":
@@ -185,7 +187,8 @@ def read_class(scan: Scanner, *, ascii_only: bool, ignore_case: bool) -> CharSet
     start = scan.pos - 1
     negated = scan.take_if("^")
     members: list[CharSet] = []
-    # In `re` a bracket that comes first is a member; in ECMA `[]` and `[^]` are nothing and everything.
+    # In `re` a bracket that comes first is a member; in ECMA `[]` and `[^]` are nothing and
+    # everything.
     first = scan.dialect is Dialect.RE
     while first or scan.peek() != "]":
         first = False

@@ -47,12 +47,14 @@ def parse_regex(
 ) -> Node:
     """Parse a whole pattern. Its anchors refer to the ends of the text that it is matched against.
 
-    Raises `GrammarError` for wrong syntax and `UnsupportedGrammar` for what is refused, with "offset N".
+    Raises `GrammarError` for wrong syntax and `UnsupportedGrammar` for what is refused, with
+    "offset N".
     """
     limits = limits or Limits()
     if len(pattern) > limits.max_source_chars:
         raise GrammarError(
-            f"regex of {len(pattern)} characters is longer than the {limits.max_source_chars} allowed"
+            f"regex of {len(pattern)} characters is longer than the "
+            f"{limits.max_source_chars} allowed"
         )
     return syntax.scope(_Parser(Scanner(pattern, dialect), limits).parse())
 
@@ -155,10 +157,9 @@ class _Parser:
                 f"groups nested deeper than {self.limits.max_nesting}", "nesting", start
             )
         outer_flags = self.flags
-        if scan.take_if("?"):
-            if self._group_prefix(start):  # flags for the rest of the enclosing group
-                self.depth -= 1
-                return EPSILON
+        if scan.take_if("?") and self._group_prefix(start):
+            self.depth -= 1
+            return EPSILON  # flags for the rest of the enclosing group
         node = self._alternatives()
         if not scan.take_if(")"):
             raise scan.error("group is not closed: expected ')'", start)
@@ -203,7 +204,9 @@ class _Parser:
                 raise scan.error("unknown group syntax", start)
 
     def _quantified(self, node: Node, start: int) -> Node:
-        """Apply one quantifier. A lazy one denotes the same language, since the whole text must match."""
+        """Apply one quantifier. A lazy one denotes the same language, since the whole text must
+        match.
+        """
         scan = self.scan
         self._skip_comments()
         bounds = self._bounds()

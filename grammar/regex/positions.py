@@ -1,6 +1,7 @@
 """Syntax tree to position automaton (Glushkov): one state per character position, no empty moves.
 
-Sets of positions are Python integers used as bit sets: a union is one machine operation per 30 positions.
+Sets of positions are Python integers used as bit sets: a union is one machine operation per 30
+positions.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,9 @@ from umbel.grammar.regex.syntax import (
 
 @dataclass(slots=True)
 class Fragment:
-    """What a part of the tree looks like from outside: matches empty, positions it starts and ends with."""
+    """What a part of the tree looks like from outside: matches empty, positions it starts and ends
+    with.
+    """
 
     nullable: bool
     first: int
@@ -36,7 +39,9 @@ class Fragment:
 
 @dataclass(slots=True)
 class PositionAutomaton:
-    """A word matches if its characters lie in the sets of a path from `first` along `follow` to `last`."""
+    """A word matches if its characters lie in the sets of a path from `first` along `follow` to
+    `last`.
+    """
 
     chars: list[CharSet]
     follow: list[int]
@@ -52,7 +57,7 @@ def bits(positions: int) -> Iterator[int]:
 
 
 def build_positions(node: Node, limits: Limits) -> PositionAutomaton:
-    """Raises `UnsupportedGrammar` when the tree unrolls to more than `limits.max_nodes` positions."""
+    """Raises `UnsupportedGrammar` for a tree of more than `limits.max_nodes` positions."""
     if node.size > limits.max_nodes:
         raise UnsupportedGrammar(
             f"the grammar unrolls to {node.size} character positions, more than the "
@@ -180,7 +185,9 @@ class _Builder:
         return Fragment(0 in node.accepting, leaving.get(0, 0), last)
 
     def _scope(self, node: Scope) -> Fragment:
-        """Resolve the anchors below: they are passed without a character, at the ends of the scope only."""
+        """Resolve the anchors below: they are passed without a character, at the ends of the scope
+        only.
+        """
         start = len(self.chars)
         outer, self.anchors = self.anchors, {}
         whole = self.build(node.node)
@@ -218,7 +225,7 @@ class _Builder:
         return reached
 
     def _alive(self, span: range, last: int) -> int:
-        """The positions of the span from which an end is reachable; anchors may have cut off some."""
+        """The positions of the span that still reach an end; anchors may have cut off some."""
         backward: dict[int, list[int]] = {}
         for position in span:
             for successor in bits(self.follow[position]):

@@ -1,7 +1,8 @@
 """The syntax tree of a regular language, with smart constructors that keep it free of empty parts.
 
-The constructors simplify as they build, so that no tree but `NEVER` itself denotes the empty language
-(anchors apart: those are resolved in `positions`). `size` counts character positions after unrolling.
+The constructors simplify as they build, so that no tree but `NEVER` itself denotes the empty
+language (anchors apart: those are resolved in `positions`). `size` counts character positions after
+unrolling.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,7 +54,7 @@ class AnchorKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Matches the empty text at the start or end of the enclosing `Scope`, and nothing elsewhere."""
+    """Matches the empty text at the start or end of the enclosing `Scope` only."""
 
     kind: AnchorKind
     size: int = field(default=1, init=False)
@@ -61,7 +62,9 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The extent to which the anchors below refer: a whole pattern, also when it is a part of a text."""
+    """The extent to which the anchors below refer: a whole pattern, also when it is a part of a
+    text.
+    """
 
     node: "Node"
     size: int

@@ -1,7 +1,10 @@
-"""Unicode tables: the Perl classes, `\\p{...}` properties and case variants. Computed on first use, then kept.
+"""Unicode tables: the Perl classes, `\\p{...}` properties and case variants. Computed on first use,
+then kept.
 
-Properties come from the tables of outlines-core's regex engine, which reads them off the automaton of a
-single class: the same names (general categories, scripts, Alphabetic, ...) without a copy of the data here.
+Properties come from the tables of outlines-core's regex engine, which reads them off the automaton
+of a
+single class: the same names (general categories, scripts, Alphabetic, ...) without a copy of the
+data here.
 """
 
 import re

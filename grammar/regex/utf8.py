@@ -1,4 +1,6 @@
-"""Character automaton to byte automaton: each state gets the UTF-8 decoding tree of its character classes."""
+"""Character automaton to byte automaton: each state gets the UTF-8 decoding tree of its character
+classes.
+"""
 
 from bisect import bisect_right
 
@@ -18,7 +20,8 @@ _LEADS = ((0xC2, 0xE0, 1, 0x80), (0xE0, 0xF0, 2, 0x0), (0xF0, 0xF5, 3, 0x0))
 class _Decoder:
     """The decoding tree of a partition with equal subtrees shared.
 
-    rows: per node 256 entries: _INVALID, or a node (>= 0), or class c as -2 - c. Node 0 is the root.
+    rows: per node 256 entries: _INVALID, or a node (>= 0), or class c as -2 - c. Node 0 is the
+    root.
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -81,8 +84,8 @@ class _Decoder:
 def to_bytes(dfa: CharDfa, limits: Limits) -> ByteDfa:
     """Raises `UnsupportedGrammar` when the byte automaton is larger than the limits allow.
 
-    A state of the result is (character state, decoding node); only pairs that some live character passes
-    are made.
+    A state of the result is (character state, decoding node); only pairs that some live character
+    passes are made.
     """
     decoder = np.array(_Decoder(dfa.partition).rows, np.int64)  # [U, 256]
     columns, byte_class = shared_columns(decoder)  # [U, B], [256]
@@ -93,7 +96,8 @@ def to_bytes(dfa: CharDfa, limits: Limits) -> ByteDfa:
     if num_states > limits.max_states or num_states * num_classes > limits.max_table_entries:
         raise too_many_states(limits)
     states, nodes = np.nonzero(alive)
-    # Characters before their inner nodes: state s of the character automaton keeps its order, the start is 0.
+    # Characters before their inner nodes: state s of the character automaton keeps its order, the
+    # start is 0.
     number = np.full(alive.shape, num_states, np.int64)
     number[states, nodes] = np.arange(num_states)
     entries = columns[nodes]  # [P, B]
@@ -111,7 +115,9 @@ def to_bytes(dfa: CharDfa, limits: Limits) -> ByteDfa:
 
 
 def _alive_pairs(dfa: CharDfa, columns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """[S, U] bool: whether state s has a live transition on a character that node u can still become."""
+    """[S, U] bool: whether state s has a live transition on a character that node u can still
+    become.
+    """
     num_nodes = len(columns)
     reaches = np.zeros((num_nodes, dfa.table.shape[1]), np.float32)  # [U, C]
     nodes, at = np.nonzero(columns <= -2)

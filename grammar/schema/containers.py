@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from umbel.grammar.errors import GrammarError, UnsupportedGrammar
+from umbel.grammar.errors import UnsupportedGrammar
 from umbel.grammar.regex import syntax
 from umbel.grammar.regex.syntax import NEVER, Node
-from umbel.grammar.schema.load import Json, child
+from umbel.grammar.schema.load import child
 from umbel.grammar.schema.strings import count_of, key_except, string_literal
 from umbel.grammar.schema.values import COMMA, any_value, array_of, object_of, pair
 from umbel.grammar.schema.view import View
@@ -44,18 +44,18 @@ def _prefix(view: View) -> tuple[str, str]:
     prefix, rest = "prefixItems", "items"
     if isinstance(view.value("items"), list):  # drafts before 2020-12
         prefix, rest = "items", "additionalItems"
-    schemas = view.value(prefix, [])
-    if not isinstance(schemas, list):
-        raise GrammarError(f"{prefix} must be a list", view.where(prefix), keyword=prefix)
     return prefix, rest
 
 
 def _items(heads: list[Node], tail: Node, low: int, high: int | None) -> Node:
-    """Built from the end: after each item either the array may end, or a comma and more items follow."""
+    """Built from the end: after each item either the array may end, or a comma and more items
+    follow.
+    """
     count = len(heads)
     room = None if high is None else max(high - count, 0)
     more = syntax.separated(tail, COMMA, max(low - count, 0), room)
-    # `more` may be empty or not; what follows the last head is nothing, or a comma and at least one item.
+    # `more` may be empty or not; what follows the last head is nothing, or a comma and at least one
+    # item.
     some = syntax.separated(tail, COMMA, max(low - count, 1), room) if room != 0 else NEVER
     if count == 0:
         return more
@@ -79,8 +79,8 @@ def _open_or(view: View, name: str, lowering: "Lowering", around: frozenset[str]
 
 def lower_object(view: View, lowering: "Lowering", around: frozenset[str]) -> Node:
     """properties in schema order, required, additionalProperties, minProperties, maxProperties."""
-    properties = _mapping(view)
-    required = _names(view)
+    properties = view.value("properties", {})
+    required = list(dict.fromkeys(view.value("required", [])))
     items: list[tuple[Node, bool]] = []
     for name, schema in properties.items():
         value = lowering.lower(schema, child(view.where("properties"), name), around)
@@ -105,22 +105,10 @@ def _possible(items: list[tuple[Node, bool]]) -> bool:
     return not any(required and syntax.is_never(node) for node, required in items)
 
 
-def _mapping(view: View) -> dict[str, Json]:
-    properties = view.value("properties", {})
-    if not isinstance(properties, dict):
-        raise GrammarError("properties must be an object", view.where("properties"))
-    return properties
-
-
-def _names(view: View) -> list[str]:
-    required = view.value("required", [])
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise GrammarError("required must be a list of names", view.where("required"))
-    return list(dict.fromkeys(required))
-
-
 def _check_counts(view: View, num_required: int, num_all: int) -> None:
-    """minProperties and maxProperties of an object with fixed names: only where they change nothing."""
+    """minProperties and maxProperties of an object with fixed names: only where they change
+    nothing.
+    """
     low, high = count_of(view, "minProperties") or 0, count_of(view, "maxProperties")
     if low > num_required:
         raise _counting(view, "minProperties")
@@ -129,7 +117,9 @@ def _check_counts(view: View, num_required: int, num_all: int) -> None:
 
 
 def _extra_counts(view: View, num_declared: int) -> tuple[int, int | None]:
-    """How many undeclared properties there may be. Their names may repeat, so only one can be demanded."""
+    """How many undeclared properties there may be. Their names may repeat, so only one can be
+    demanded.
+    """
     low, high = count_of(view, "minProperties") or 0, count_of(view, "maxProperties")
     if low > 1 or (low == 1 and num_declared):
         raise _counting(view, "minProperties")
@@ -140,7 +130,8 @@ def _extra_counts(view: View, num_declared: int) -> tuple[int, int | None]:
 
 def _counting(view: View, name: str) -> UnsupportedGrammar:
     return UnsupportedGrammar(
-        f"{name} {view.value(name)} is not supported here: it would need counting optional properties",
+        f"{name} {view.value(name)} is not supported here: it would need counting the optional "
+        "properties",
         view.where(name),
         keyword=name,
     )

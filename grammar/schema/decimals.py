@@ -1,7 +1,7 @@
 """JSON numbers: the decimal spellings whose value lies in a range, as regular languages.
 
-A bounded number is written without an exponent, an integer without a fraction; both are restrictions on the
-spelling, not on the values.
+A bounded number is written without an exponent, an integer without a fraction; both are
+restrictions on the spelling, not on the values.
 """
 
 from dataclasses import dataclass
@@ -75,10 +75,8 @@ def _decimal(view: View, name: str) -> Decimal | None:
     value = view.value(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise GrammarError(
-            f"{name} must be a number, got {value!r:.60}", view.where(name), keyword=name
-        )
+    if isinstance(value, bool):
+        raise GrammarError(f"{name} {value} stands alone", view.where(name), keyword=name)
     decimal = Decimal(repr(value))
     if decimal and abs(decimal.adjusted()) > _MAX_EXPONENT:
         raise UnsupportedGrammar(
@@ -100,10 +98,6 @@ def _divisor(view: View) -> int | None:
     value = _decimal(view, "multipleOf")
     if value is None:
         return None
-    if value <= 0:
-        raise GrammarError(
-            "multipleOf must be greater than 0", view.where("multipleOf"), keyword="multipleOf"
-        )
     if value != int(value) or value > _MAX_DIVISOR:
         raise UnsupportedGrammar(
             f"multipleOf {value} is not supported: only integers up to {_MAX_DIVISOR}",
@@ -114,7 +108,9 @@ def _divisor(view: View) -> int | None:
 
 
 def _multiples(divisor: int) -> Node:
-    """Digits, perhaps after a minus, whose value is divisible. State 1 + r: remainder r; 0: no digit yet."""
+    """Digits, perhaps after a minus, whose value is divisible. State 1 + r: remainder r; 0: no
+    digit yet.
+    """
     edges: list[tuple[int, Node, int]] = [(0, syntax.literal("-"), divisor + 1)]
     for source in range(divisor + 2):
         remainder = 0 if source in (0, divisor + 1) else source - 1

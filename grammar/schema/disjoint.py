@@ -1,8 +1,8 @@
 """Whether two subschemas provably share no instance: what makes oneOf the same as anyOf."""
 
 from umbel.grammar.errors import GrammarError
+from umbel.grammar.schema.equality import canonical, types_of
 from umbel.grammar.schema.load import Document, child
-from umbel.grammar.schema.values import canonical, types_of
 from umbel.grammar.schema.view import View, view_of
 
 _MAX_DEPTH = 4  # nested discriminating properties
@@ -31,7 +31,7 @@ def _types(view: View) -> frozenset[str]:
     for name in ("const", "enum"):
         if name in view.keywords:
             value = view.value(name)
-            values = [value] if name == "const" else value if isinstance(value, list) else []
+            values = [value] if name == "const" else value
             types &= frozenset().union(*map(types_of, values))
     return types
 
@@ -40,14 +40,12 @@ def _values(view: View) -> set[str] | None:
     if "const" in view.keywords:
         return {canonical(view.value("const"))}
     values = view.value("enum")
-    return {canonical(value) for value in values} if isinstance(values, list) else None
+    return None if values is None else {canonical(value) for value in values}
 
 
 def _required_properties(view: View) -> set[str]:
-    required, properties = view.value("required", []), view.value("properties", {})
-    if not isinstance(required, list) or not isinstance(properties, dict):
-        return set()
-    return {name for name in required if isinstance(name, str) and name in properties}
+    properties = view.value("properties", {})
+    return {name for name in view.value("required", []) if name in properties}
 
 
 def _property_differs(

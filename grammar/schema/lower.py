@@ -1,29 +1,38 @@
 """JSON Schema to the syntax tree of its instances' JSON text: exact on every keyword, or refused.
 
-Every text of the result is valid under the schema. Not every valid instance is a text of it: properties come
-in schema order, undeclared ones only where the schema speaks of them, whitespace is bounded.
+Every text of the result is valid under the schema. Not every valid instance is a text of it:
+properties come in schema order, undeclared ones only where the schema speaks of them, whitespace is
+bounded.
 """
 
 import json
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, UnsupportedGrammar
+from umbel.grammar.errors import UnsatisfiableGrammar, UnsupportedGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.regex import syntax
 from umbel.grammar.regex.chardfa import determinize
 from umbel.grammar.regex.syntax import NEVER, Node
 from umbel.grammar.schema.containers import lower_array, lower_object
-from umbel.grammar.schema.disjoint import are_disjoint
-from umbel.grammar.schema.load import Document, Json, child
 from umbel.grammar.schema.decimals import lower_number
+from umbel.grammar.schema.disjoint import are_disjoint
+from umbel.grammar.schema.equality import canonical, types_of
+from umbel.grammar.schema.load import Document, Json, child
 from umbel.grammar.schema.strings import lower_string
-from umbel.grammar.schema.values import BOOLEAN, NULL, any_value, types_of, value_literal
+from umbel.grammar.schema.values import (
+    BOOLEAN,
+    NULL,
+    any_value,
+    value_literal,
+)
 from umbel.grammar.schema.view import View, merge, view_of
 
 
 def lower_schema(schema: Json, limits: Limits) -> Node:
-    """Raises `UnsupportedGrammar` (keyword and JSON Pointer), `UnsatisfiableGrammar` or `GrammarError`."""
+    """Raises `UnsupportedGrammar` (keyword and JSON Pointer), `UnsatisfiableGrammar` or
+    `GrammarError`.
+    """
     tree = Lowering(Document(schema), limits).lower(schema, "", frozenset())
     if syntax.is_never(tree):
         raise UnsatisfiableGrammar(
@@ -34,7 +43,9 @@ def lower_schema(schema: Json, limits: Limits) -> Node:
 
 @dataclass(slots=True)
 class Lowering:
-    """One schema being lowered. `kept`: finished subschemas by pointer; trees are immutable, so shared."""
+    """One schema being lowered. `kept`: finished subschemas by pointer; trees are immutable, so
+    shared.
+    """
 
     document: Document
     limits: Limits
@@ -87,8 +98,6 @@ class Lowering:
 
     def _alternatives(self, name: str, view: View, pointer: str, around: frozenset[str]) -> Node:
         branches, where = view.keywords[name]
-        if not isinstance(branches, list) or not branches:
-            raise GrammarError(f"{name} must be a non-empty list", where, keyword=name)
         rest = view.without(name)
         options = []
         for number, branch in enumerate(branches):
@@ -107,8 +116,8 @@ class Lowering:
         for (i, left), (j, right) in combinations(possible, 2):
             if not are_disjoint(left, right, self.document, around):
                 raise UnsupportedGrammar(
-                    f"oneOf branches {i} and {j} are not provably disjoint (by type, const, enum, or a "
-                    "required property with different consts); use anyOf if both may hold",
+                    f"oneOf branches {i} and {j} are not provably disjoint (by type, const, "
+                    "enum, or a required property whose consts differ); use anyOf if both may hold",
                     where,
                     keyword="oneOf",
                 )
@@ -116,14 +125,12 @@ class Lowering:
     def _values(self, view: View, pointer: str, around: frozenset[str]) -> Node:
         """The listed values that satisfy the keywords beside the list."""
         values = [view.value("const")] if "const" in view.keywords else view.value("enum")
-        if not isinstance(values, list):
-            raise GrammarError("enum must be a list", view.where("enum"), keyword="enum")
         name = "const" if "const" in view.keywords else "enum"
         rest = view.without(name)
         if "enum" in rest.keywords:  # const beside enum
             rest = rest.without("enum")
-            allowed = {json.dumps(value) for value in view.value("enum")}
-            values = [value for value in values if json.dumps(value) in allowed]
+            allowed = {canonical(value) for value in view.value("enum")}
+            values = [value for value in values if canonical(value) in allowed]
         types = view.types() if "type" in view.keywords else None
         if types is not None:
             values = [value for value in values if types & types_of(value)]

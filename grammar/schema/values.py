@@ -1,7 +1,8 @@
-"""Single JSON values as languages: literals of enum and const, and values that a schema leaves open."""
+"""Single JSON values as languages: literals of enum and const, and values that a schema leaves
+open.
+"""
 
 import json
-from fractions import Fraction
 
 from umbel.grammar.errors import GrammarError
 from umbel.grammar.regex import syntax
@@ -10,7 +11,8 @@ from umbel.grammar.regex.syntax import Node
 from umbel.grammar.schema.load import Json
 from umbel.grammar.schema.strings import any_string, string_literal
 
-# At most one space after a comma or colon: both `json.dumps` styles, and no room for a model to loop in.
+# At most one space after a comma or colon: both `json.dumps` styles, and no room for a model to
+# loop in.
 _SPACE = syntax.optional(syntax.literal(" "))
 COMMA = syntax.cat([syntax.literal(","), _SPACE])
 COLON = syntax.cat([syntax.literal(":"), _SPACE])
@@ -32,7 +34,9 @@ def pair(key: Node, value: Node) -> Node:
 
 
 def any_value(depth: int) -> Node:
-    """Any JSON value whose arrays and objects nest at most `depth` deep (at depth 0 they are empty)."""
+    """Any JSON value whose arrays and objects nest at most `depth` deep (at depth 0 they are
+    empty).
+    """
     if depth == 0:
         containers = [syntax.literal("[]"), syntax.literal("{}")]
     else:
@@ -50,7 +54,9 @@ def any_object(inner: Node) -> Node:
 
 
 def value_literal(value: Json, where: str) -> Node:
-    """The spellings of one value: strings as everywhere, `2.0` also as `2`, keys in the order given."""
+    """The spellings of one value: strings as everywhere, `2.0` also as `2`, keys in the order
+    given.
+    """
     if isinstance(value, str):
         return string_literal(_checked(value, where))
     if isinstance(value, list):
@@ -72,29 +78,3 @@ def _checked(text: str, where: str) -> str:
     if any(0xD800 <= ord(char) <= 0xDFFF for char in text):
         raise GrammarError(f"{text!r:.60} holds a surrogate, which no UTF-8 text can", where)
     return text
-
-
-def types_of(value: Json) -> frozenset[str]:
-    """The JSON Schema types of a value: an integral number is an integer and a number."""
-    if value is None:
-        return frozenset({"null"})
-    if isinstance(value, bool):
-        return frozenset({"boolean"})
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
-        return frozenset({"integer", "number"})
-    for kind, name in ((float, "number"), (str, "string"), (list, "array")):
-        if isinstance(value, kind):
-            return frozenset({name})
-    return frozenset({"object"})
-
-
-def canonical(value: Json) -> str:
-    """Equal for exactly those values that JSON Schema calls equal (1 and 1.0, but not 1 and true)."""
-    if isinstance(value, dict):
-        inner = sorted((name, canonical(item)) for name, item in value.items())
-        return f"object {inner}"
-    if isinstance(value, list):
-        return f"array {[canonical(item) for item in value]}"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"number {Fraction(repr(value))}"
-    return f"{type(value).__name__} {value!r}"

@@ -1,0 +1,128 @@
+"""Python types as schemas: the generated text decodes into the type."""
+
+import enum
+import json
+import random
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+from unit.grammar.oracles import byte_vocabulary, matches, random_walk, text_of, trained_vocabulary
+
+from umbel.grammar import GrammarError, compile_json_schema
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(msgspec.Struct):
+    x: int
+    y: Annotated[int, msgspec.Meta(ge=0, lt=50)] = 3
+
+
+class Circle(msgspec.Struct, tag="circle"):
+    center: Point
+    radius: float
+
+
+class Square(msgspec.Struct, tag="square"):
+    corners: tuple[int, int]
+    color: Color | None = None
+
+
+@dataclass
+class Person:
+    name: Annotated[str, msgspec.Meta(max_length=8)]
+    friends: list[bool]
+
+
+class Movie(TypedDict):
+    title: Literal["Alien", "Aliens"]
+    year: int
+
+
+class Cat(pydantic.BaseModel):
+    kind: Literal["cat"]
+    lives: Annotated[int, pydantic.Field(ge=1, le=9)]
+
+
+class Dog(pydantic.BaseModel):
+    kind: Literal["dog"]
+    name: str | None = None
+
+
+class Owner(pydantic.BaseModel):
+    pet: Annotated[Cat | Dog, pydantic.Field(discriminator="kind")]
+    color: Color
+
+
+MSGSPEC_TYPES: list[Any] = [
+    Color,
+    Point,
+    Circle | Square,
+    Person,
+    Movie,
+    Literal["a", 1, None],
+    list[Point],
+    dict[str, int],
+    int | None,
+    bool,
+]
+
+
+@pytest.mark.parametrize("kind", MSGSPEC_TYPES, ids=str)
+def test_walks_decode_into_the_type(kind: Any) -> None:
+    vocabulary = trained_vocabulary()
+    constraint = compile_json_schema(kind, vocabulary)
+    rng = random.Random(4)
+    for _ in range(5):
+        taken, complete = random_walk(constraint, vocabulary, rng)
+
+        assert complete
+        text = text_of(taken, vocabulary)
+        if any(len(digits) > 18 for digits in _integers(text)):
+            continue  # JSON has integers beyond the 64 bits that msgspec decodes
+        msgspec.json.decode(text, type=kind)
+
+
+def _integers(text: bytes) -> list[bytes]:
+    return "".join(c if c.isdigit() else " " for c in text.decode()).encode().split()
+
+
+def test_walks_validate_as_the_pydantic_model() -> None:
+    vocabulary = trained_vocabulary()
+    constraint = compile_json_schema(Owner, vocabulary)
+    rng = random.Random(4)
+    for _ in range(8):
+        taken, complete = random_walk(constraint, vocabulary, rng)
+
+        assert complete
+        Owner.model_validate_json(text_of(taken, vocabulary))
+
+
+def test_a_type_a_dict_and_json_text_are_the_same_schema() -> None:
+    schema = msgspec.json.schema(Point)
+    keys = {
+        compile_json_schema(given, byte_vocabulary()).key
+        for given in (Point, schema, json.dumps(schema))
+    }
+
+    assert len(keys) == 1
+
+
+def test_the_callers_dict_is_not_shared() -> None:
+    schema = {"type": "integer"}
+    constraint = compile_json_schema(schema, byte_vocabulary())
+    schema["type"] = "string"
+
+    assert matches(constraint, "5")
+
+
+@pytest.mark.parametrize("kind", [complex, object()])
+def test_a_type_without_schema_is_refused(kind: Any) -> None:
+    with pytest.raises(GrammarError, match="has no JSON Schema"):
+        compile_json_schema(kind, byte_vocabulary())
