@@ -95,6 +95,8 @@ def _config(source: ModelSource, file: GGUFFile | None) -> ModelConfig:
         return _with_rope_factors(config, file.load(GGUFReader.ROPE_FACTORS).tolist())
     except ModelError as exc:
         raise ModelError(f"{file.path}: {exc}") from exc
+    except (TypeError, ValueError) as exc:
+        raise ModelError(f"{file.path} has metadata of an unexpected type: {exc}") from exc
 
 
 def _with_rope_factors(config: ModelConfig, factors: list[float]) -> ModelConfig:

@@ -66,6 +66,8 @@ def read_hf_config(path: Path) -> ModelConfig:
         return config_from_hf(config)
     except ModelError as exc:
         raise ModelError(f"{path}: {exc}") from exc
+    except (TypeError, ValueError, KeyError, AttributeError) as exc:  # a value of another type
+        raise ModelError(f"{path} has a value of an unexpected type: {exc}") from exc
 
 
 def config_from_hf(config: Json) -> ModelConfig:
@@ -163,7 +165,8 @@ def _ropes(architecture: str, fields: Json, head_dim: int) -> dict[str, RopeSpec
     thetas = {_FULL: theta, _SLIDING: local_theta}
     ropes = {}
     for kind, given in per_type.items():
-        parameters = {"rope_theta": thetas[kind], "partial_rotary_factor": partial, **given}
+        parameters = {"rope_theta": thetas[kind], "partial_rotary_factor": partial}
+        parameters |= {name: value for name, value in given.items() if value is not None}
         ropes[kind] = rope_from_hf(parameters, dim=head_dim, context_len=context_len)
     return ropes
 

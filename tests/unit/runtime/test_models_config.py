@@ -270,6 +270,26 @@ def test_errors_of_a_config_file_name_the_file(content: str, message: str, tmp_p
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_theta": "large"},
+        {"rope_scaling": "linear"},
+        {"quantization_config": ["gptq"]},
+        {"head_dim": "16"},
+        {"rms_norm_eps": None},
+    ],
+)
+def test_values_of_unexpected_types_are_model_errors_too(
+    fields: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", **SIZES, **fields}))
+
+    with pytest.raises(ModelError, match="unexpected type"):
+        read_hf_config(path)
+
+
 def test_a_config_file_is_read_from_disk(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", **SIZES}))
