@@ -1,0 +1,3 @@
+"""Byte automata with calls: how grammars with recursion and counting are represented, and read by
+tokens.
+"""
