@@ -149,13 +149,15 @@ def _context_slots(plan: StepPlan, run_idx: int) -> dict[int, int]:
 
 
 class SimulatedMatcher:
-    """Forces one or two tokens after every token divisible by `every`; never finishes."""
+    """Forces `first` at the start, and one or two tokens after every token divisible by `every`;
+    never finishes.
+    """
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every: int, first: Sequence[int] = ()) -> None:
         self.every = every
+        self.first = first
         self.finished = False
-        self.accepting = True
-        self._expected: list[int] = []
+        self._expected = list(first)
 
     def advance(self, token_id: int) -> bool:
         if self._expected:
@@ -166,6 +168,13 @@ class SimulatedMatcher:
 
     def forced(self, *, budget: int | None = None) -> list[int]:
         return list(self._expected)
+
+
+def take_forced(matcher: SimulatedMatcher) -> list[int]:
+    forced = matcher.forced()
+    for token_id in forced:
+        matcher.advance(token_id)
+    return forced
 
 
 @dataclass(slots=True)
@@ -212,6 +221,7 @@ class Simulation:
         params: SamplingParams | None = None,
         group_id: int | None = None,
         force_every: int | None = None,
+        force_first: Sequence[int] = (),
     ) -> Received:
         """Generate after `prompt`, or score `continuation`. Raises what `Scheduler.add` raises."""
         request_id = self._next_id
@@ -225,7 +235,7 @@ class Simulation:
             params=params or SamplingParams(logprobs=0 if is_score else None),
             namespace=NAMESPACE,
             is_score=is_score,
-            matcher=SimulatedMatcher(force_every) if force_every else None,
+            matcher=SimulatedMatcher(force_every, force_first) if force_every else None,
         )
         updates = self.scheduler.add(request)
         self._next_id += 1
@@ -302,8 +312,11 @@ class Simulation:
 
     def _generate(self, request: Request, prompt: list[int]) -> list[int]:
         old = request.matcher
-        matcher = SimulatedMatcher(old.every) if isinstance(old, SimulatedMatcher) else None
         output: list[int] = []
+        matcher = None
+        if isinstance(old, SimulatedMatcher):
+            matcher = SimulatedMatcher(old.every, old.first)
+            output = take_forced(matcher)
         while len(output) < request.max_output:
             state = state_of([*prompt, *output])
             token_id = choose_token(state, self.vocab_size, end_every=self.end_every)
@@ -312,9 +325,7 @@ class Simulation:
                 break
             if matcher is not None:
                 matcher.advance(token_id)
-                for forced_id in matcher.forced():
-                    matcher.advance(forced_id)
-                    output.append(forced_id)
+                output += take_forced(matcher)
         return output[: request.max_output]
 
     def _sample(self, state: int) -> Sampled:

@@ -254,6 +254,47 @@ def test_forced_tokens_are_taken_without_sampling(jump_forward: bool, logprobs: 
     assert num_steps <= 20 - num_forced + 1 if jump_forward else num_steps >= 19
 
 
+@pytest.mark.parametrize("jump_forward", [True, False])
+@pytest.mark.parametrize("logprobs", [None, 0])
+def test_tokens_forced_from_the_start_join_the_prompt(
+    jump_forward: bool, logprobs: int | None
+) -> None:
+    simulation = make(jump_forward=jump_forward)
+    params = SamplingParams(logprobs=logprobs, prompt_logprobs=logprobs)
+    received = simulation.submit(PROMPT, 9, params=params, force_every=9, force_first=[2, 4, 4])
+
+    num_steps = simulation.run()
+
+    simulation.check_result(received)
+    assert received.token_ids[:3] == [2, 4, 4]
+    assert num_steps == (6 if jump_forward else 9)
+
+
+def test_an_older_request_that_needs_blocks_waits_for_younger_ones_of_its_step() -> None:
+    """The older one feeds forced tokens one by one after the younger one's decoding row."""
+    simulation = make(num_blocks=23, block_size=1, jump_forward=False)
+    older = simulation.submit([1, 2], 16, force_every=9, force_first=[3, 1] * 7)
+    younger = simulation.submit([5, 5], 22)
+
+    simulation.run()
+
+    simulation.check_result(older)
+    simulation.check_result(younger)
+    assert (older.request.num_preemptions, younger.request.num_preemptions) == (0, 1)
+
+
+def test_a_request_waits_until_there_are_blocks_for_its_prompt() -> None:
+    simulation = make(num_blocks=6)
+    first = simulation.submit(PROMPT, 3)
+    second = simulation.submit([5, *PROMPT], 3)
+    simulation.step()
+
+    assert (simulation.scheduler.num_running, simulation.scheduler.num_waiting) == (1, 1)
+    simulation.run()
+    simulation.check_result(first)
+    simulation.check_result(second)
+
+
 def test_stop_ids_end_a_request_and_are_named() -> None:
     simulation = make()
     plain = simulation.submit(PROMPT, 9)

@@ -36,6 +36,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         logprobs=st.sampled_from([None, None, 0]),
         prompt_logprobs=st.sampled_from([None, None, 0]),
         force_every=st.sampled_from([None, None, 2]),
+        force_first=strategies.tokens(0, 4),
     )
     def submit(
         self,
@@ -45,12 +46,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         logprobs: int | None,
         prompt_logprobs: int | None,
         force_every: int | None,
+        force_first: list[int],
     ) -> None:
         params = SamplingParams(logprobs=logprobs, prompt_logprobs=prompt_logprobs)
         group_id = len(self.simulation.received)
         for _ in range(n):
             self._submit(
-                prompt, max_output, params=params, group_id=group_id, force_every=force_every
+                prompt,
+                max_output,
+                params=params,
+                group_id=group_id,
+                force_every=force_every,
+                force_first=force_first,
             )
 
     @rule(index=st.integers(0, 100), own=strategies.tokens(0, 3), n=st.sampled_from([1, 3]))
@@ -159,5 +166,9 @@ def submit_random(rng: random.Random, simulation: Simulation) -> Received:
         logprobs=rng.choice([None, 0]), prompt_logprobs=rng.choice([None, None, 0])
     )
     return simulation.submit(
-        prompt, rng.randint(1, 50), params=params, force_every=rng.choice([None, 2, 3])
+        prompt,
+        rng.randint(1, 50),
+        params=params,
+        force_every=rng.choice([None, 2, 3]),
+        force_first=[1 + rng.randrange(5) for _ in range(rng.randint(0, 12))],
     )
