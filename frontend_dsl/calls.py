@@ -142,6 +142,7 @@ def select(
             "use method='constrained' to sample",
             param="temperature",
         )
+    SamplingParams(temperature=temperature, seed=seed)  # checks the two
     return Select(name, tuple(choices), method, temperature, seed, Site.here())
 
 

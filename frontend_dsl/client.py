@@ -27,7 +27,7 @@ class Client(Protocol):
         """What a fresh sequence without chat roles starts with ([] or [bos])."""
 
     def eos_ids(self) -> list[int]:
-        """The tokens that end a generation, as a `choices` constraint uses them after a choice."""
+        """The tokens that end a generation."""
 
     def open_role(self, messages: Sequence[Mapping[str, str]], role: str) -> str:
         """The template's text that opens a message of `role` after the complete `messages`.

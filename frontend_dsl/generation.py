@@ -1,5 +1,6 @@
 """`gen` and `select` as operations of a branch."""
 
+import random
 import time
 from dataclasses import dataclass, replace
 
@@ -10,8 +11,8 @@ from umbel.frontend_dsl.operations import start_sequence
 from umbel.frontend_dsl.pending import PendingCall, Ticket
 from umbel.frontend_dsl.record import CallRecord, sum_usage
 from umbel.frontend_dsl.scoring import Candidate, Decision, decide, has_longer_sibling
-from umbel.runtime.errors import EngineError, InvalidRequest
-from umbel.runtime.outputs import Chunk, Completion, Score, Timing
+from umbel.runtime.errors import InvalidRequest
+from umbel.runtime.outputs import Chunk, Score, Timing
 from umbel.runtime.params import SamplingParams
 
 
@@ -77,7 +78,6 @@ class SelectCall(PendingCall):
         self._select = select
         self._choice_ids: list[list[int]] = []
         self._scores: dict[_ScoreKey, list[Score]] = {}
-        self._completion: Completion | None = None
         self._num_open = 0
         self._submitted_at = 0.0
 
@@ -91,27 +91,15 @@ class SelectCall(PendingCall):
         if self._select.method == "unconditional_normalized":
             self._send_priors(driver)
         if self._select.method == "constrained":
-            self._send_constrained(driver, context)
+            self._send_ends(driver, context)
 
-    def on_event(self, ticket: Ticket, event: Chunk | Score) -> None:
-        if isinstance(event, Chunk):
-            if event.completion is None:
-                return
-            self._completion = event.completion
-        else:
-            assert isinstance(ticket.key, _ScoreKey)
-            self._scores.setdefault(ticket.key, []).append(event)
+    def on_event(self, ticket: Ticket, event: Score) -> None:
+        assert isinstance(ticket.key, _ScoreKey)
+        self._scores.setdefault(ticket.key, []).append(event)
         self.branch.execution.driver.settle(ticket)
         self._num_open -= 1
-        if self._num_open > 0:
-            return
-        if self._completion is not None and self._completion.text not in self._select.choices:
-            got = self._completion.text
-            self.branch.fail_current(
-                EngineError(f"constrained decoding gave {got!r}, not a choice")
-            )
-            return
-        self._choose()
+        if self._num_open == 0:
+            self._choose()
 
     def _send_score(
         self, driver: Driver, key: _ScoreKey, context: list[int], token_ids: list[int]
@@ -130,20 +118,12 @@ class SelectCall(PendingCall):
             if rest:
                 self._send_score(driver, _ScoreKey("prior", idx), context, rest)
 
-    def _send_constrained(self, driver: Driver, context: list[int]) -> None:
+    def _send_ends(self, driver: Driver, context: list[int]) -> None:
         for idx, token_ids in enumerate(self._choice_ids):
             if has_longer_sibling(token_ids, self._choice_ids):
                 for eos_id in driver.client.eos_ids():
                     key = _ScoreKey("end", idx)
                     self._send_score(driver, key, context + token_ids, [eos_id])
-        params = SamplingParams(
-            choices=self._select.choices,
-            temperature=self._select.temperature,
-            seed=self._select.seed,
-            max_tokens=max(map(len, self._choice_ids)) + 1,
-        )
-        self._num_open += 1
-        self._send(driver, None, lambda ticket: driver.client.submit(context, params, ticket))
 
     def _choose(self) -> None:
         decision = self._decide()
@@ -153,8 +133,6 @@ class SelectCall(PendingCall):
         scores = [score for scores in self._scores.values() for score in scores]
         # The engine counts a choice's tokens as output; to a reader they are not, only one is kept.
         usages = [replace(score.usage, num_output_tokens=0) for score in scores]
-        if self._completion is not None:
-            usages.append(self._completion.usage)
         record = CallRecord(
             kind=self.kind,
             name=self.name,
@@ -173,14 +151,10 @@ class SelectCall(PendingCall):
         self._finish(record, token_ids)
 
     def _decide(self) -> Decision:
+        select = self._select
         candidates = [self._candidate(idx) for idx in range(len(self._choice_ids))]
-        decision = decide(
-            self._select.method, candidates, temperature=self._select.temperature or 1.0
-        )
-        if self._completion is None:
-            return decision
-        # The engine decoded; the distribution only says how likely that was.
-        return replace(decision, index=self._select.choices.index(self._completion.text))
+        draw = random.Random(select.seed).random()
+        return decide(select.method, candidates, temperature=select.temperature, draw=draw)
 
     def _candidate(self, idx: int) -> Candidate:
         token_ids = tuple(self._choice_ids[idx])

@@ -10,9 +10,10 @@ greedy_token
     token by token, the choices with the likeliest token stay; score: log of the probability of the
     path, each step renormalized over the tokens that still occur; distribution: exp of the scores
 constrained
-    score: log of the probability that decoding under a `choices` constraint spells the choice in
-    its own tokens, each step renormalized over what any choice allows there, the end of a choice
-    that others go on from included; distribution: exp of the scores
+    exact constrained decoding over the choices' own tokens: each step is renormalized over the
+    tokens that any choice allows there, the end of a choice that others go on from included;
+    score: log of the probability of the path; distribution: exp of the scores, from which the
+    choice is drawn; at temperature 0 the likeliest way is taken at each step
 """
 
 import math
@@ -49,10 +50,13 @@ class Decision:
     distribution: tuple[float, ...]
 
 
-def decide(method: str, candidates: Sequence[Candidate], *, temperature: float = 1.0) -> Decision:
+def decide(
+    method: str, candidates: Sequence[Candidate], *, temperature: float = 0.0, draw: float = 0.0
+) -> Decision:
     """Score `candidates` by one of `METHODS`; ties fall to the first.
 
-    `temperature` (above 0) shapes the distribution of `constrained` alone.
+    `temperature` and `draw` (uniform in [0, 1), used above temperature 0) are for `constrained`.
+    At temperature 0 its distribution is that of temperature 1.
     """
     if method == "token_length_normalized":
         return _by_score([_mean(c.logprobs) for c in candidates])
@@ -61,8 +65,10 @@ def decide(method: str, candidates: Sequence[Candidate], *, temperature: float =
     if method == "greedy_token":
         return _greedy(candidates)
     assert method == "constrained", method
-    scores = _constrained_logprobs(candidates, temperature)
-    return Decision(_argmax(scores), tuple(scores), softmax(scores))
+    scores = _path_logprobs(candidates, temperature or 1.0)
+    distribution = softmax(scores)
+    index = _pick(distribution, draw) if temperature > 0 else _likeliest_path(candidates)
+    return Decision(index, tuple(scores), distribution)
 
 
 def softmax(scores: Sequence[float]) -> tuple[float, ...]:
@@ -74,7 +80,7 @@ def softmax(scores: Sequence[float]) -> tuple[float, ...]:
     return tuple(weight / total for weight in weights)
 
 
-def _constrained_logprobs(candidates: Sequence[Candidate], temperature: float) -> list[float]:
+def _path_logprobs(candidates: Sequence[Candidate], temperature: float) -> list[float]:
     """Log-probability of each choice, every step renormalized over what the choices allow."""
     logprobs = [0.0] * len(candidates)
     groups = [(0, list(range(len(candidates))))]
@@ -92,6 +98,24 @@ def _constrained_logprobs(candidates: Sequence[Candidate], temperature: float) -
             if way is not None and len(idxs) > 1:
                 groups.append((depth + 1, idxs))
     return logprobs
+
+
+def _likeliest_path(candidates: Sequence[Candidate]) -> int:
+    members, depth = list(range(len(candidates))), 0
+    while len(members) > 1:
+        ways = _ways(candidates, members, depth)
+        best = max(ways, key=lambda way: _logit(candidates[ways[way][0]], depth, 1.0))
+        members, depth = ways[best], depth + 1
+    return members[0]
+
+
+def _pick(distribution: Sequence[float], draw: float) -> int:
+    total = 0.0
+    for idx, probability in enumerate(distribution):
+        total += probability
+        if draw < total:
+            return idx
+    return max(range(len(distribution)), key=distribution.__getitem__)  # rounding: total < 1
 
 
 def has_longer_sibling(token_ids: Sequence[int], others: Sequence[Sequence[int]]) -> bool:

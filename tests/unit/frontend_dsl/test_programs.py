@@ -324,6 +324,7 @@ def test_another_thread_cannot_append() -> None:
         (lambda: select("x", ["a", "b", "a"]), "'a' twice"),
         (lambda: select("x", ["a"], method="best"), "token_length_normalized"),
         (lambda: select("x", ["a"], temperature=1.0), "constrained"),
+        (lambda: select("x", ["a"], method="constrained", temperature=-1.0), "temperature=-1.0"),
         (lambda: user(3), "user message takes"),
         (lambda: "a" + gen("x") + 3, "convert it to text"),
         (lambda: program(temperature=float("nan")), "temperature"),

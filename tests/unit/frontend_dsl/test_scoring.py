@@ -97,9 +97,22 @@ def test_constrained_follows_the_temperature() -> None:
     log = math.log
     a, b = _candidate([(1, log(0.2))]), _candidate([(2, log(0.1))])
 
-    decision = decide("constrained", [a, b], temperature=0.5)
+    decisions = [decide("constrained", [a, b], temperature=0.5, draw=d) for d in (0.79, 0.81)]
 
-    assert decision.distribution == pytest.approx((0.8, 0.2))
+    assert decisions[0].distribution == pytest.approx((0.8, 0.2))
+    assert [decision.index for decision in decisions] == [0, 1]
+
+
+def test_constrained_at_temperature_zero_takes_the_likeliest_token_at_each_step() -> None:
+    log = math.log
+    a = _candidate([(1, log(0.4)), (2, log(0.5))])
+    b = _candidate([(1, log(0.4)), (3, log(0.49))])
+    c = _candidate([(4, log(0.3))])
+
+    decision = decide("constrained", [a, b, c])
+
+    assert decision.index == 0
+    assert max(decision.distribution) == decision.distribution[2]
 
 
 def test_impossible_choices_are_equally_likely_and_no_nan_appears() -> None:
@@ -145,5 +158,5 @@ def test_every_distribution_sums_to_one(
 
     assert math.fsum(decision.distribution) == pytest.approx(1.0)
     assert all(p >= 0 for p in decision.distribution)
-    if method != "greedy_token":
+    if method not in ("greedy_token", "constrained"):
         assert decision.distribution[decision.index] == pytest.approx(max(decision.distribution))

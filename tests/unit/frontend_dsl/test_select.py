@@ -9,6 +9,8 @@ from umbel.frontend_dsl import ProgramError, State, gen, program, select
 from umbel.frontend_dsl.scoring import METHODS
 from umbel.runtime.errors import InvalidRequest
 
+CHOICES = ["yes", "no", "maybe"]
+
 
 def _pick(method: str, choices: list[str], **options: object):  # type: ignore[no-untyped-def]  # a program
     @program
@@ -41,7 +43,7 @@ def test_all_choices_are_scored_in_one_submission(method: str) -> None:
 
     scoring = client.calls[:-1]
     assert {call.batch for call in scoring} == {1}
-    expected = {"unconditional_normalized": 6, "constrained": 5}  # + 3 priors; + 1 end, 1 decoding
+    expected = {"unconditional_normalized": 6, "constrained": 4}  # + 3 priors; + 1 end
     assert len(scoring) == expected.get(method, 3)
 
 
@@ -74,20 +76,34 @@ def test_the_unconditional_probability_starts_at_the_start_token(has_bos: bool) 
     assert state.meta("pick").scores["ab"] == pytest.approx(expected)
 
 
-def test_constrained_takes_what_the_engine_decoded() -> None:
-    choices = ["yes", "no", "yes!"]
+def test_constrained_sampling_is_drawn_from_the_distribution_it_reports() -> None:
+    @program
+    def pick(s: State, seed: int) -> None:
+        s += "Q: "
+        s += select("pick", CHOICES, method="constrained", temperature=2.0, seed=seed)
 
     with FakeClient() as client:
-        state = _pick("constrained", choices, temperature=0.7, seed=3).run(client)
+        states = pick.run_batch(client, [{"seed": seed} for seed in range(400)])
+        again = pick.run(client, seed=7)
 
-    (decoding,) = [call for call in client.calls[:-1] if call.params is not None]
-    assert decoding.params is not None
-    assert state["pick"] == FakeModel().generate(decoding.context, decoding.params)
-    assert (decoding.params.temperature, decoding.params.seed) == (0.7, 3)
-    assert tuple(decoding.params.choices or ()) == tuple(choices)
-    ends = [call for call in client.calls if call.context[-3:] == tuple(map(ord, "yes"))]
-    assert ends
-    assert EOS not in state.meta("pick").token_ids
+    distribution = states[0].meta("pick").distribution
+    for choice in CHOICES:
+        share = sum(state["pick"] == choice for state in states) / 400
+        assert share == pytest.approx(distribution[choice], abs=0.09)
+    assert again["pick"] == states[7]["pick"]
+
+
+def test_constrained_scores_the_end_of_a_choice_that_another_goes_on_from() -> None:
+    with FakeClient() as client:
+        state = _pick("constrained", ["yes", "yes!"]).run(client)
+
+    (end,) = [call for call in client.calls if call.context[-3:] == tuple(map(ord, "yes"))][:1]
+    after = [BOS, *map(ord, "Q: yes")]
+    end_logprob, more = FakeModel().score(after, [EOS])[0], FakeModel().score(after, [33])[0]
+    assert end.context == tuple(after)
+    expected = math.exp(end_logprob) / (math.exp(end_logprob) + math.exp(more))
+    assert state.meta("pick").distribution["yes"] == pytest.approx(expected)
+    assert state["pick"] == ("yes" if end_logprob >= more else "yes!")
 
 
 def test_the_usage_of_a_select_is_the_sum_over_its_choices() -> None:
