@@ -8,6 +8,7 @@ ours) is not.
 import hashlib
 import json
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 from umbel.grammar import (
     Constraint,
     GrammarError,
+    UnsatisfiableGrammar,
     UnsupportedGrammar,
     Vocabulary,
     compile_choices,
@@ -29,6 +31,7 @@ from umbel.runtime.errors import (
     EngineError,
     InvalidConstraint,
     UmbelError,
+    UnsatisfiableConstraint,
     UnsupportedConstraint,
 )
 from umbel.runtime.params import SamplingParams
@@ -68,12 +71,16 @@ def make_vocabulary(tokenizer: VocabularySource, logits_size: int) -> Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class CompilerStats:
-    """Counts since the start (joining a running compilation is a hit), and present sizes."""
+    """Counts and seconds since the start (joining a running compilation is a hit), and present
+    sizes.
+    """
 
     num_hits: int
     num_misses: int
     num_cached: int
     num_running: int
+    num_compiled: int
+    compile_s: float  # of all that were compiled
 
 
 class ConstraintCompiler:
@@ -100,6 +107,8 @@ class ConstraintCompiler:
         self._running: dict[Hashable, list[Future[Constraint]]] = {}  # key -> who waits for it
         self._num_hits = 0
         self._num_misses = 0
+        self._num_compiled = 0
+        self._compile_s = 0.0
         self._is_closed = False
 
     def compile(self, params: SamplingParams) -> Constraint | None:
@@ -143,7 +152,12 @@ class ConstraintCompiler:
     def stats(self) -> CompilerStats:
         with self._lock:
             return CompilerStats(
-                self._num_hits, self._num_misses, len(self._finished), len(self._running)
+                self._num_hits,
+                self._num_misses,
+                len(self._finished),
+                len(self._running),
+                self._num_compiled,
+                self._compile_s,
             )
 
     def close(self) -> None:
@@ -158,13 +172,17 @@ class ConstraintCompiler:
 
     def _work(self, key: Hashable, kind: str, source: Any) -> None:
         outcome: Constraint | Exception
+        started_s = time.perf_counter()
         try:
             outcome = self._compilers[kind](source, self._vocabulary)
         except GrammarError as exc:
             outcome = _without_frames(exc)
         except Exception as exc:  # a fault while compiling belongs to the requests that wait
             outcome = exc
+        elapsed_s = time.perf_counter() - started_s
         with self._lock:
+            self._num_compiled += 1
+            self._compile_s += elapsed_s
             waiting = self._running.pop(key, [])
             if isinstance(outcome, GrammarError) or not isinstance(outcome, Exception):
                 self._finished[key] = outcome
@@ -214,6 +232,8 @@ def _translated(exc: Exception, kind: str) -> UmbelError:
     error: UmbelError
     if isinstance(exc, UnsupportedGrammar):
         error = UnsupportedConstraint(f"{kind}: {exc}", param=kind, where=exc.where)
+    elif isinstance(exc, UnsatisfiableGrammar):
+        error = UnsatisfiableConstraint(f"{kind}: {exc}", param=kind, where=exc.where)
     elif isinstance(exc, GrammarError):
         error = InvalidConstraint(f"{kind}: {exc}", param=kind, where=exc.where)
     else:

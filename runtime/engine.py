@@ -5,6 +5,7 @@ everything below `step` belongs to the engine's thread.
 """
 
 import atexit
+import gc
 import itertools
 import logging
 import random
@@ -14,14 +15,15 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from umbel.radix_cache.tree import NodeView, RadixCache
+from umbel.radix_cache.tree import Namespace, NodeView, RadixCache
 from umbel.runtime import generation
 from umbel.runtime.choosing import TokenChooser
 from umbel.runtime.config import EngineConfig
+from umbel.runtime.constraints import CompilerStats
 from umbel.runtime.errors import (
     EngineClosed,
     EngineError,
@@ -30,7 +32,7 @@ from umbel.runtime.errors import (
     RequestCancelled,
     UmbelError,
 )
-from umbel.runtime.flight import ChunkListener, Flight, ScoreListener
+from umbel.runtime.flight import CallHandle, ChunkListener, Flight, ScoreListener
 from umbel.runtime.inbox import Inbox
 from umbel.runtime.output_text import OutputText
 from umbel.runtime.outputs import Chunk, Result, Score
@@ -64,7 +66,12 @@ class Engine:
         self, model: str | None = None, config: EngineConfig | None = None, **options: Any
     ) -> None:
         config = make_config(model, config, options)
-        self._set_up(load_parts(config), config)
+        parts = load_parts(config)
+        # What was loaded stays: a full collection in the middle of a step took 0.2 s with it, and
+        # takes next to nothing without.
+        gc.collect()
+        gc.freeze()
+        self._set_up(parts, config)
 
     @classmethod
     def from_parts(cls, parts: EngineParts, config: EngineConfig | None = None) -> "Engine":
@@ -124,18 +131,29 @@ class Engine:
         return True
 
     def _serve(self) -> None:
-        while not self._inbox.is_closed:
-            try:
-                if not self.step():
-                    self._inbox.wait()
-            except Exception as exc:
-                # A bug in scheduling: what is running cannot be trusted any more, new requests can.
-                self._deliver(self._scheduler.fail_all(self._failure("scheduling a step", exc)))
-        self._sweep()
+        try:
+            while not self._inbox.is_closed:
+                self._step_or_wait()
+        except Exception:
+            logger.critical("the engine cannot go on and closes", exc_info=True)
+        finally:
+            self._inbox.close()
+            self._sweep()
+
+    def _step_or_wait(self) -> None:
+        try:
+            if not self.step():
+                self._inbox.wait()
+        except Exception as exc:
+            # A bug in scheduling: what is running cannot be trusted any more, new requests can.
+            self._deliver(self._scheduler.fail_all(self._failure("scheduling a step", exc)))
 
     def _admit(self) -> None:
         for command in self._inbox.take():
-            command()
+            try:
+                command()
+            except Exception:  # a bug; the other commands are other people's
+                logger.exception("a command to the engine failed")
 
     def _mark_started(self, plan: StepPlan) -> None:
         now_s = time.perf_counter()
@@ -215,7 +233,10 @@ class Engine:
         """Answer everybody who is left."""
         self._admit()
         error = EngineClosed("the engine was closed before the request finished")
-        self._deliver(self._scheduler.fail_all(error))
+        try:
+            self._deliver(self._scheduler.fail_all(error))
+        except Exception:
+            logger.exception("the engine could not give back what its requests held")
         with self._lock:
             self._is_swept = True
             flights = list(self._flights.values())
@@ -248,10 +269,16 @@ class Engine:
         return self._inbox.hold()
 
     def submit(
-        self, token_ids: Sequence[int], params: SamplingParams, listener: ChunkListener
-    ) -> "CallHandle":
+        self,
+        token_ids: Sequence[int],
+        params: SamplingParams,
+        listener: ChunkListener,
+        *,
+        tenant: str | None = None,
+    ) -> CallHandle:
         """Generate after `token_ids`. The listener gets, for each of the n sequences, chunks of
-        which exactly the last has a completion or an error.
+        which exactly the last has a completion or an error. Cached KV is shared within a tenant
+        only.
 
         Raises `InvalidRequest` for what can never run, `QueueFull`, `EngineClosed`.
         """
@@ -261,7 +288,7 @@ class Engine:
             params,
             self._parts.limits,
             ids=self._ids,
-            namespace=self._parts.namespace,
+            namespace=self._namespace(tenant),
             seed=self._draw_seed() if seed is None else seed,
         )
         now_s = time.perf_counter()
@@ -269,25 +296,37 @@ class Engine:
         return self._launch(flights, params)
 
     def submit_score(
-        self, token_ids: Sequence[int], continuation_ids: Sequence[int], listener: ScoreListener
-    ) -> "CallHandle":
+        self,
+        token_ids: Sequence[int],
+        continuation_ids: Sequence[int],
+        listener: ScoreListener,
+        *,
+        tenant: str | None = None,
+    ) -> CallHandle:
         """Log-probabilities of `continuation_ids` after `token_ids`. Raises as `submit` does."""
         request = make_score_request(
             token_ids,
             continuation_ids,
             self._parts.limits,
             ids=self._ids,
-            namespace=self._parts.namespace,
+            namespace=self._namespace(tenant),
         )
         return self._launch(
             [Flight(request, time.perf_counter(), on_score=listener)], request.params
+        )
+
+    def _namespace(self, tenant: str | None) -> Namespace:
+        return (
+            self._parts.namespace
+            if tenant is None
+            else replace(self._parts.namespace, tenant=tenant)
         )
 
     def _draw_seed(self) -> int:
         with self._lock:
             return self._seeds.getrandbits(63)
 
-    def _launch(self, flights: list[Flight], params: SamplingParams) -> "CallHandle":
+    def _launch(self, flights: list[Flight], params: SamplingParams) -> CallHandle:
         request_ids = [flight.request.request_id for flight in flights]
         self._register(flights)
         try:
@@ -385,12 +424,14 @@ class Engine:
         """`generate` the assistant's answer to `messages` ({"role", "content"})."""
         return generation.generate(self, self.encode_chat(messages), make_params(params, options))
 
-    def encode_chat(self, messages: Messages, *, add_generation_prompt: bool = True) -> list[int]:
+    def encode_chat(
+        self, messages: Messages, *, add_generation_prompt: bool = True, **extra: Any
+    ) -> list[int]:
         """`messages` in the model's template, as tokens; special tokens come from the template
-        only.
+        only. `extra` are further variables of the template (`tools`, `enable_thinking`, ...).
         """
         return self._parts.chat.encode(
-            self._parts.tokenizer, messages, add_generation_prompt=add_generation_prompt
+            self._parts.tokenizer, messages, add_generation_prompt=add_generation_prompt, **extra
         )
 
     # -- the engine itself; any thread
@@ -398,6 +439,10 @@ class Engine:
     @property
     def tokenizer(self) -> Tokenizer:
         return self._parts.tokenizer
+
+    @property
+    def model_name(self) -> str:
+        return self._parts.namespace.model
 
     @property
     def context_len(self) -> int:
@@ -418,6 +463,13 @@ class Engine:
         """As of the last answer: what was counted before it was given is included."""
         return self._stats.snapshot
 
+    def compiler_stats(self) -> CompilerStats:
+        return self._parts.compiler.stats()
+
+    def compile_constraint(self, params: SamplingParams) -> "Constraint | None":
+        """What `params` would constrain a generation to; waits. Raises `InvalidConstraint`."""
+        return self._parts.compiler.compile(params)
+
     def cache_nodes(self) -> list[NodeView]:
         """The radix tree between two steps, for drawing."""
         return self._call(self._cache.snapshot)
@@ -437,12 +489,7 @@ class Engine:
     def __enter__(self) -> "Engine":
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def _clear_cache(self) -> int:
@@ -470,14 +517,3 @@ def _close_if_alive(engine_ref: weakref.ref[Engine]) -> None:
     engine = engine_ref()
     if engine is not None:
         engine.close()
-
-
-class CallHandle:
-    """Stops a call that was submitted."""
-
-    def __init__(self, cancel: Callable[[], None]) -> None:
-        self._cancel = cancel
-
-    def cancel(self) -> None:
-        """Stop the call; its listener gets a last event with `RequestCancelled`. Idempotent."""
-        self._cancel()

@@ -4,7 +4,8 @@
     ├── InvalidRequest            the caller's fault: an option, a prompt, an argument          400
     │   ├── ContextTooLong        prompt + max_tokens do not fit the model's context           400
     │   └── InvalidConstraint     a regex, choice list, schema or grammar that cannot be used  400
-    │       └── UnsupportedConstraint   valid, but not enforceable exactly: refused by name    400
+    │       ├── UnsupportedConstraint   valid, but not enforceable exactly: refused by name    400
+    │       └── UnsatisfiableConstraint valid, but no output can ever satisfy it               400
     ├── ModelError                a model that cannot be loaded: path, format, architecture    400
     ├── QueueFull                 load: the waiting queue is at its bound                      429
     ├── RequestCancelled          aborted by its owner                                         499
@@ -61,6 +62,12 @@ class UnsupportedConstraint(InvalidConstraint):
     """A valid constraint that this version cannot enforce exactly, and therefore refuses."""
 
     code = "unsupported_constraint"
+
+
+class UnsatisfiableConstraint(InvalidConstraint):
+    """A valid constraint that no output of this model can satisfy."""
+
+    code = "unsatisfiable_constraint"
 
 
 class ModelError(UmbelError):

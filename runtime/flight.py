@@ -81,3 +81,14 @@ class Flight:
             first_token_s=first_token_s - self.submitted_s,
             total_s=now_s - self.submitted_s,
         )
+
+
+class CallHandle:
+    """Stops a call that was submitted."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """Stop the call; its listener gets a last event with `RequestCancelled`. Idempotent."""
+        self._cancel()

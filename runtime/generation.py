@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from umbel.runtime.errors import EngineError, InvalidRequest, QueueFull, UmbelError
+from umbel.runtime.flight import CallHandle
 from umbel.runtime.outputs import Chunk, Completion, Result, Score, TokenLogprob
 from umbel.runtime.params import SamplingParams, make_params
 
 if TYPE_CHECKING:
-    from umbel.runtime.engine import CallHandle, Engine
+    from umbel.runtime.engine import Engine
 
 Prompt = str | Sequence[int]
 
@@ -65,7 +66,7 @@ def generate_batch(
             with engine.hold():
                 _start(engine, left, calls)
             if left:  # the queue is full: go on when one of ours is through
-                next(call for call in calls if isinstance(call, _Call) and not call.is_done).wait()
+                _wait_for_one(calls)
         return [call if isinstance(call, UmbelError) else _outcome(call) for call in calls]
     finally:
         for call in calls:
@@ -307,6 +308,13 @@ class _Call:
         self._countdown.count()
         if self._num_left == 0:
             self._on_done()
+
+
+def _wait_for_one(calls: Sequence[_Call | UmbelError]) -> None:
+    for call in calls:
+        if isinstance(call, _Call) and not call.is_done:
+            call.wait()
+            return
 
 
 def _outcome(call: _Call) -> Result | UmbelError:
