@@ -8,7 +8,6 @@ import atexit
 import gc
 import itertools
 import logging
-import random
 import threading
 import time
 import weakref
@@ -27,12 +26,10 @@ from umbel.runtime.constraints import CompilerStats
 from umbel.runtime.errors import (
     EngineClosed,
     EngineError,
-    InvalidRequest,
-    QueueFull,
     RequestCancelled,
     UmbelError,
 )
-from umbel.runtime.flight import CallHandle, ChunkListener, Flight, ScoreListener
+from umbel.runtime.flight import CallHandle, ChunkListener, Flight, FlightTable, ScoreListener
 from umbel.runtime.inbox import Inbox
 from umbel.runtime.output_text import OutputText
 from umbel.runtime.outputs import Chunk, Result, Score
@@ -42,7 +39,7 @@ from umbel.runtime.request import Update
 from umbel.runtime.scheduler import Scheduler
 from umbel.runtime.stats import EngineStats, StatsRecorder, StepClock, StepTimes
 from umbel.runtime.step import StepPlan
-from umbel.runtime.submission import make_requests, make_score_request
+from umbel.runtime.submission import SeedStream, make_requests, make_score_request
 from umbel.runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -92,12 +89,9 @@ class Engine:
         self._chooser = TokenChooser(parts.sampler, limits.vocab_size, eos_ids)
         self._stats = StatsRecorder(self._scheduler, self._cache)
         self._inbox = Inbox()
-        self._lock = threading.Lock()  # guards all up to the blank line
-        self._flights: dict[int, Flight] = {}  # every request that is not answered, by id
-        self._is_swept = False  # closed: nobody would answer a new flight
-        self._seeds = random.Random(config.seed)
+        self._flights = FlightTable(config.max_running + config.max_waiting)
+        self._seeds = SeedStream(config.seed)
         self._ids = itertools.count()
-
         self._thread = threading.Thread(target=self._serve, name="umbel-engine", daemon=True)
         self._thread.start()
         self._exit_hook = partial(_close_if_alive, weakref.ref(self))
@@ -158,7 +152,7 @@ class Engine:
     def _mark_started(self, plan: StepPlan) -> None:
         now_s = time.perf_counter()
         for request in plan.requests:
-            flight = self._flights.get(request.request_id)
+            flight = self._flights.get(request)
             if flight is not None and flight.started_s is None:
                 flight.started_s = now_s
 
@@ -166,13 +160,12 @@ class Engine:
         self._stats.refresh()  # first: who gets an answer may look at the stats next
         now_s = time.perf_counter()
         for update in updates:
-            request_id = update.request.request_id
-            with self._lock:
-                flight = self._flights.get(request_id)
-                if update.is_last:
-                    self._flights.pop(request_id, None)
-            if flight is not None:
-                self._tell(flight, update, now_s)
+            flight = self._flights.get(update.request)
+            if flight is None:
+                continue
+            if update.is_last:
+                self._flights.remove([flight])
+            self._tell(flight, update, now_s)
 
     def _tell(self, flight: Flight, update: Update, now_s: float) -> None:
         try:
@@ -197,7 +190,7 @@ class Engine:
     def _enqueue(self, flights: Sequence[Flight], constraint: "Constraint | None") -> None:
         for flight in flights:
             request = flight.request
-            if request.request_id not in self._flights:
+            if self._flights.get(request) is None:
                 continue  # cancelled while its constraint was compiled
             try:
                 if not request.is_score:
@@ -215,12 +208,13 @@ class Engine:
         else:
             self._enqueue(flights, future.result())
 
-    def _cancel(self, request_ids: Sequence[int]) -> None:
-        for request_id in request_ids:
-            self._deliver(self._scheduler.abort(request_id))
-            flight = self._flights.get(request_id)
-            if flight is not None:  # still waiting for its constraint
-                self._fail([flight], RequestCancelled(f"request {request_id} was cancelled"))
+    def _cancel(self, flights: Sequence[Flight]) -> None:
+        for flight in flights:
+            request = flight.request
+            self._deliver(self._scheduler.abort(request.request_id))
+            if self._flights.get(request) is not None:  # still waiting for its constraint
+                error = RequestCancelled(f"request {request.request_id} was cancelled")
+                self._fail([flight], error)
 
     def _fail(self, flights: Sequence[Flight], exc: BaseException) -> None:
         error = exc if isinstance(exc, UmbelError) else self._failure("admitting a request", exc)
@@ -237,10 +231,7 @@ class Engine:
             self._deliver(self._scheduler.fail_all(error))
         except Exception:
             logger.exception("the engine could not give back what its requests held")
-        with self._lock:
-            self._is_swept = True
-            flights = list(self._flights.values())
-        self._fail(flights, error)
+        self._fail(self._flights.close(), error)
 
     # -- the client of the language (frontend_dsl/client.py); any thread
 
@@ -289,7 +280,7 @@ class Engine:
             self._parts.limits,
             ids=self._ids,
             namespace=self._namespace(tenant),
-            seed=self._draw_seed() if seed is None else seed,
+            seed=self._seeds.draw() if seed is None else seed,
         )
         now_s = time.perf_counter()
         flights = [Flight(request, now_s, on_chunk=listener) for request in requests]
@@ -322,13 +313,8 @@ class Engine:
             else replace(self._parts.namespace, tenant=tenant)
         )
 
-    def _draw_seed(self) -> int:
-        with self._lock:
-            return self._seeds.getrandbits(63)
-
     def _launch(self, flights: list[Flight], params: SamplingParams) -> CallHandle:
-        request_ids = [flight.request.request_id for flight in flights]
-        self._register(flights)
+        self._flights.add(flights)
         try:
             if params.constraint_kind is None:
                 self._inbox.put(partial(self._enqueue, flights, None))
@@ -336,36 +322,12 @@ class Engine:
                 future = self._parts.compiler.submit(params)
                 future.add_done_callback(partial(self._on_compiled, flights))
         except BaseException:
-            with self._lock:
-                for request_id in request_ids:
-                    self._flights.pop(request_id, None)
+            self._flights.remove(flights)
             raise
-        return CallHandle(partial(self._cancel_later, request_ids))
-
-    def _register(self, flights: list[Flight]) -> None:
-        bound = self.config.max_waiting + self.config.max_running
-        if len(flights) > bound:
-            raise InvalidRequest(
-                f"n={len(flights)} is more than the engine ever takes at a time ({bound}); "
-                "lower n or raise max_waiting",
-                param="n",
-            )
-        with self._lock:
-            if self._is_swept or self._inbox.is_closed:
-                raise EngineClosed("the engine is closed; make a new one")
-            if len(self._flights) + len(flights) > bound:
-                raise QueueFull(
-                    f"{len(self._flights)} requests are under way, and {len(flights)} more would "
-                    f"exceed max_running + max_waiting = {bound}; try again later"
-                )
-            for flight in flights:
-                self._flights[flight.request.request_id] = flight
+        return CallHandle(partial(self._put_if_open, partial(self._cancel, flights)))
 
     def _on_compiled(self, flights: Sequence[Flight], future: "Future[Constraint]") -> None:
         self._put_if_open(partial(self._take_constraint, flights, future))
-
-    def _cancel_later(self, request_ids: Sequence[int]) -> None:
-        self._put_if_open(partial(self._cancel, request_ids))
 
     def _put_if_open(self, command: Callable[[], None]) -> None:
         with suppress(EngineClosed):  # the sweep at the end answers every flight

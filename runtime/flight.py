@@ -3,11 +3,12 @@
 Used by the engine: it turns the scheduler's updates into what callers see.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from umbel.runtime.errors import UmbelError
+from umbel.runtime.errors import EngineClosed, InvalidRequest, QueueFull, UmbelError
 from umbel.runtime.outputs import Chunk, Completion, FinishReason, Score, Timing
 from umbel.runtime.request import Request, Update
 
@@ -92,3 +93,49 @@ class CallHandle:
     def cancel(self) -> None:
         """Stop the call; its listener gets a last event with `RequestCancelled`. Idempotent."""
         self._cancel()
+
+
+class FlightTable:
+    """Every request that was taken and not answered yet; at most `max_flights`. Thread-safe."""
+
+    def __init__(self, max_flights: int) -> None:
+        self._max_flights = max_flights
+        self._lock = threading.Lock()
+        self._flights: dict[int, Flight] = {}  # by request id
+        self._is_closed = False
+
+    def add(self, flights: Sequence[Flight]) -> None:
+        """Take all or none. Raises `QueueFull`, `InvalidRequest` when they could never be taken,
+        `EngineClosed` when nobody would answer them.
+        """
+        if len(flights) > self._max_flights:
+            raise InvalidRequest(
+                f"n={len(flights)} is more than the engine ever takes at a time "
+                f"({self._max_flights}); lower n or raise max_waiting",
+                param="n",
+            )
+        with self._lock:
+            if self._is_closed:
+                raise EngineClosed("the engine is closed; make a new one")
+            if len(self._flights) + len(flights) > self._max_flights:
+                raise QueueFull(
+                    f"{len(self._flights)} requests are under way, and {len(flights)} more would "
+                    f"exceed max_running + max_waiting = {self._max_flights}; try again later"
+                )
+            for flight in flights:
+                self._flights[flight.request.request_id] = flight
+
+    def get(self, request: Request) -> Flight | None:
+        """The flight of a request; None if it was answered."""
+        return self._flights.get(request.request_id)
+
+    def remove(self, flights: Sequence[Flight]) -> None:
+        with self._lock:
+            for flight in flights:
+                self._flights.pop(flight.request.request_id, None)
+
+    def close(self) -> list[Flight]:
+        """Take no more; those that are left."""
+        with self._lock:
+            self._is_closed = True
+            return list(self._flights.values())

@@ -119,7 +119,7 @@ class Scheduler:
         """The step raised: end its requests with `error`, and forget what it was to compute."""
         self._cache.discard_step()  # the leases of all others move back to what is computed
         return [
-            self._fail(request, error)
+            self._fail(request, _own(error))
             for request in plan.requests
             if request.request_id in self._requests
         ]
@@ -127,7 +127,7 @@ class Scheduler:
     def fail_all(self, error: UmbelError) -> list[Update]:
         """End every request with `error`; also the way out when `plan` or `commit` raised."""
         self._cache.discard_step()
-        return [self._fail(request, error) for request in list(self._requests.values())]
+        return [self._fail(request, _own(error)) for request in list(self._requests.values())]
 
     def _new_builder(self) -> StepBuilder:
         config = self._config
@@ -267,6 +267,13 @@ def _remove(requests: list[Request], request: Request) -> None:
     index = bisect_left(requests, request.arrival, key=_arrival)
     assert requests[index] is request, "the queues are ordered by arrival"
     del requests[index]
+
+
+def _own(error: UmbelError) -> UmbelError:
+    """A copy for one request: an object raised in several threads would mix their traces."""
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 def _as_error(exc: Exception, request: Request) -> UmbelError:

@@ -1,8 +1,10 @@
 """From a call's arguments to requests: everything that can be refused at once is refused here.
 
-Called by the engine on the caller's thread; no state, no locks.
+Called by the engine on the caller's thread.
 """
 
+import random
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -116,6 +118,18 @@ def check_token_ids(name: str, token_ids: Sequence[int], vocab_size: int) -> lis
         )
     _check_ids_in_range(name, tokens, vocab_size)
     return tokens
+
+
+class SeedStream:
+    """Seeds for calls without one; the same stream for the same configured seed. Thread-safe."""
+
+    def __init__(self, seed: int) -> None:
+        self._lock = threading.Lock()
+        self._random = random.Random(seed)
+
+    def draw(self) -> int:
+        with self._lock:
+            return self._random.getrandbits(63)
 
 
 def derive_seed(seed: int, index: int) -> int:

@@ -18,6 +18,7 @@ from unit.runtime.simulated_engine import (
 from unit.runtime.simulation import EOS_ID, logprob_of, state_of
 
 from umbel.grammar import GrammarError
+from umbel.radix_cache.tree import RadixCache
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.errors import (
     ContextTooLong,
@@ -654,3 +655,34 @@ def test_bugs_in_the_step_are_logged_with_their_trace(caplog: pytest.LogCaptureF
 
     assert "computing a step failed" in caplog.text
     assert "Traceback" in caplog.text
+
+
+def test_a_bug_after_the_model_fails_what_is_running_and_the_engine_goes_on() -> None:
+    def lose_everything(*args: object) -> list[object]:
+        return []
+
+    with rig() as made:
+        made.sampler.score = lose_everything  # type: ignore[method-assign, assignment]
+        with pytest.raises(EngineError, match="scheduling a step failed"):
+            made.engine.generate(PROMPT, GREEDY, prompt_logprobs=0)
+        result = made.engine.generate(PROMPT, GREEDY)
+        made.check_nothing_is_held()
+
+    assert list(result.token_ids) == expected_tokens(PROMPT, 5)
+
+
+def test_an_engine_that_cannot_go_on_answers_everybody_and_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: object) -> None:
+        raise RuntimeError("the cache is broken")
+
+    listener = Listener()
+    with rig() as made:
+        monkeypatch.setattr(RadixCache, "commit_step", fail)
+        monkeypatch.setattr(RadixCache, "discard_step", fail)
+        made.engine.submit(PROMPT, GREEDY, listener)
+
+        assert isinstance(listener.wait().error, EngineClosed)
+        with pytest.raises(EngineClosed):
+            made.engine.generate(PROMPT, GREEDY)
