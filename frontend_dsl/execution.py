@@ -116,6 +116,10 @@ class Execution:
         self._failures.append(error)
         return error
 
+    @property
+    def is_streaming(self) -> bool:
+        return self._events is not None
+
     def wake(self) -> None:
         if not self.is_over:
             self.driver.wake(self)

@@ -20,19 +20,23 @@ EngineEvent = Chunk | Score | UmbelError
 class Ticket:
     """One engine call of a pending call; as a listener it hands events to the driver's inbox."""
 
-    __slots__ = ("call", "handle", "is_settled", "key", "post")
+    __slots__ = ("call", "handle", "is_settled", "key", "post", "wants_pieces")
 
     def __init__(
         self, call: "PendingCall", key: object, post: "Callable[[tuple[Ticket, EngineEvent]], None]"
     ) -> None:
         self.call = call
+        self.wants_pieces = call.branch.execution.is_streaming
         self.key = key
         self.post = post
         self.handle: CallHandle | None = None
         self.is_settled = False  # its last event came, or nobody wants it any more
 
     def __call__(self, event: EngineEvent) -> None:
-        self.post((self, event))
+        is_piece = isinstance(event, Chunk) and event.completion is None and event.error is None
+        # A run that nobody streams would be woken for every token of every branch.
+        if self.wants_pieces or not is_piece:
+            self.post((self, event))
 
 
 class PendingCall(Signal):
@@ -93,6 +97,7 @@ class PendingCall(Signal):
 
     def _finish(self, record: CallRecord, token_ids: tuple[int, ...]) -> None:
         assert record.text is not None
+        self._tickets.clear()  # their handles would keep the engine alive
         branch = self.branch
         branch.extend(token_ids, record.text)
         self.value = record.text

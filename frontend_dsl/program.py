@@ -159,7 +159,8 @@ class Program:
                 ) from error
             return self.function(State(execution.root), **arguments)
 
-        file = inspect.unwrap(self.function).__code__.co_filename
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        file = code.co_filename if code is not None else ""  # a callable object has no code
         return Execution(
             self.name, file, body, driver, defaults=self.defaults, keep_events=keep_events
         )

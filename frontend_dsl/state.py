@@ -14,7 +14,7 @@ from umbel.frontend_dsl.operations import AppendText, CloseRole, ForkPoint, Open
 from umbel.frontend_dsl.pending import PendingCall
 from umbel.frontend_dsl.record import CallRecord
 from umbel.runtime.errors import InvalidRequest
-from umbel.runtime.params import make_params
+from umbel.runtime.params import SamplingParams
 
 MAX_FORK_WIDTH = 4096
 
@@ -167,7 +167,7 @@ class State:
             if value:
                 branch.add(AppendText(value, site))
         elif isinstance(value, Gen):
-            params = make_params(None, {**branch.execution.defaults, **value.options})
+            params = SamplingParams(**{**branch.execution.defaults, **value.options})
             self._add_call(value.name, GenCall(branch, value, params))
         elif isinstance(value, Select):
             self._add_call(value.name, SelectCall(branch, value))

@@ -67,6 +67,7 @@ class FakeCall:
     events: list[object]
     listener: Callable[..., None]
     params: SamplingParams | None
+    client: "FakeClient"  # as a real handle holds its engine
     is_ended: bool = False
     is_cancelled: bool = False
     batch: int = 0
@@ -195,7 +196,7 @@ class FakeClient:
         with self._changed:
             if self.close_after is not None and len(self.calls) >= self.close_after:
                 raise InvalidRequest("the fake engine takes no more calls")
-            call = FakeCall(tuple(token_ids), events, listener, params, batch=self.num_holds)
+            call = FakeCall(tuple(token_ids), events, listener, params, self, batch=self.num_holds)
             self.calls.append(call)
             self._open.append(call)
             self._changed.notify_all()

@@ -1,6 +1,7 @@
 """Text, variables and roles of programs that run to their end."""
 
 import contextvars
+import functools
 import threading
 from dataclasses import dataclass
 
@@ -169,6 +170,17 @@ def test_a_program_called_with_a_state_runs_inline() -> None:
         state = outer.run(client)
 
     assert state.text() == f"on tea: {state['inner']} -> {state['inner']}"
+
+
+def test_a_callable_object_can_be_a_program() -> None:
+    with FakeClient() as client:
+        state = program(functools.partial(_say, "hi")).run(client)
+
+    assert state.text() == "hi"
+
+
+def _say(text: str, s: State) -> None:
+    s += text
 
 
 def test_a_program_may_run_another_one_to_its_end() -> None:
