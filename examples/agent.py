@@ -31,12 +31,11 @@ def use_tool(tool: str, text: str) -> str:
     number, rest = text.split(" ", 1)
     if tool == "convert":
         return f"{float(number) * UNITS[rest]:.2f} {rest.rpartition(' ')[2]}"
-    sign, other = rest.split(" ")
-    return f"{SIGNS[sign](float(number), float(other)):g}"
+    return f"{SIGNS[rest[0]](float(number), float(rest[2:])):g}"
 
 
 @umbel.program(temperature=0.0)
-def agent(s: State, question: str) -> None:
+def agent(s: State, question: str) -> str:
     s += EXAMPLES
     for turn, line in enumerate(question.splitlines()):
         s += f"Question: {line}\n"
@@ -48,6 +47,7 @@ def agent(s: State, question: str) -> None:
                 break
             s += f"Result: {use_tool(s[name].strip(), s[argument].strip())}\n"
         s += "\n"
+    return s[argument].strip()
 
 
 def main() -> None:
