@@ -170,7 +170,7 @@ class Scheduler:
             if builder.budget == 0 and request.group_id != last_group:
                 return  # siblings of the last one may still share its rows
             request.lease = self._cache.lease(request.namespace)
-            builder.reuse(request)
+            num_reused = request.lease.advance(request.tokens, 0, request.target)
             num_missing = self._num_missing_blocks(request)
             if self._running and num_reserved + num_missing > self._num_available_blocks():
                 request.lease.release()
@@ -178,6 +178,7 @@ class Scheduler:
                 return
             num_reserved += num_missing
             self._start(request)
+            builder.count_reused(request, 0, num_reused)
             self._place(builder, request)
             last_group = request.group_id
 

@@ -36,23 +36,17 @@ class StepBuilder:
     def __contains__(self, request: Request) -> bool:
         return request.request_id in self._placed
 
-    def reuse(self, request: Request) -> None:
-        """Walk the request's lease over all that is computed already, or is about to be in this
-        step.
-        """
-        lease = _lease(request)
-        before, target = lease.num_tokens, request.target
-        if before >= target:
-            return
-        passed = lease.advance(request.tokens, before, target)
-        self._plan.num_reused += passed
-        end = min(before + passed, request.num_prompt)
-        request.num_cached += max(0, end - max(before, request.num_seen))
-        request.num_seen = max(request.num_seen, before + passed)
+    def count_reused(self, request: Request, start: int, num_tokens: int) -> None:
+        """Account for tokens `start ..` of a request that needed no computing."""
+        self._plan.num_reused += num_tokens
+        stop = start + num_tokens
+        new_start = max(start, request.num_seen)  # what came before a preemption was counted then
+        request.num_cached += max(0, min(stop, request.num_prompt) - new_start)
+        request.num_seen = max(request.num_seen, stop)
 
     def place(self, request: Request) -> Placement:
         """Give the request as many rows as it needs and the budget allows."""
-        self.reuse(request)
+        self._reuse(request)
         lease = _lease(request)
         end = lease.num_tokens
         start, shared = self._share_rows(request, lease, end)
@@ -86,6 +80,14 @@ class StepBuilder:
             spans = [RunSpan(run.lease, run.start, len(run.tokens)) for run in plan.runs]
             plan.attention = plan_attention(spans, share=self._share_attention)
         return plan
+
+    def _reuse(self, request: Request) -> None:
+        """Walk the lease over all that is computed already, or is about to be in this step."""
+        lease = _lease(request)
+        before, target = lease.num_tokens, request.target
+        if before >= target:
+            return
+        self.count_reused(request, before, lease.advance(request.tokens, before, target))
 
     def _share_rows(
         self, request: Request, lease: Lease, end: int

@@ -295,6 +295,20 @@ def test_a_request_waits_until_there_are_blocks_for_its_prompt() -> None:
     simulation.check_result(second)
 
 
+def test_waiting_for_blocks_is_not_counted_as_reuse() -> None:
+    simulation = make(num_blocks=6)
+    simulation.submit(PROMPT, 10)
+    second = simulation.submit([*PROMPT, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], 2)
+    simulation.step()
+    assert simulation.scheduler.num_waiting == 1
+
+    simulation.run()
+
+    assert simulation.scheduler.counts.num_reused == len(PROMPT)
+    assert second.request.num_cached == len(PROMPT)
+    simulation.check_result(second)
+
+
 def test_stop_ids_end_a_request_and_are_named() -> None:
     simulation = make()
     plain = simulation.submit(PROMPT, 9)
