@@ -50,7 +50,7 @@ def forced_tokens(
     Empty when the tokenizer would not have put a token boundary where the text so far ends: the
     text is not the canonical one then, and neither is any way to continue it.
     """
-    if vocabulary.encode is None or forced.safe_len == 0:
+    if vocabulary.encode is None:
         return []
     before = _context(vocabulary, recent_ids)
     if before is None:

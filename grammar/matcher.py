@@ -138,6 +138,8 @@ class Matcher:
         if at.ended or self._machine.vocabulary.encode is None:
             return []
         forced = self.constraint.forced_text(at.state)
+        if forced.safe_len == 0:
+            return []
         tokens = forced_tokens(forced, self._machine.vocabulary, self._recent_ids())
         return self._sure_prefix(tokens, budget)
 
