@@ -1,0 +1,362 @@
+"""Terminals that may come next to leaves: the longest match wins, decided by what the parser can
+use.
+
+Terminals whose texts can be confused share one leaf; its tags say which terminals a text is. A
+fixed text that is also a text of a pattern (a keyword among names) is always part of the pattern's
+leaf, wanted or not: then all places of a grammar that take a name share one leaf, and all its
+masks.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from umbel.grammar.automaton import ByteDfa, shared_columns
+from umbel.grammar.cfg.terminals import Terminal
+from umbel.grammar.errors import UnsupportedGrammar
+from umbel.grammar.limits import Limits
+from umbel.grammar.pushdown.leaves import NO_TAG, DfaLeaf, Leaf, literal_leaf
+
+_MAX_PENDING_BYTES = 3
+_MAX_PENDING = 48
+_MAX_CLASS_BYTES = 4
+
+Terminals = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A longer match began but failed: the text up to `pending` was what `tag` says, `pending`
+    comes after.
+    """
+
+    tag: int
+    pending: bytes
+
+
+@dataclass(slots=True)
+class Lexeme:
+    """One leaf of a lexer. meanings[tag]: the terminals that a text with the tag is.
+
+    open_bytes[tag]: for every state with the tag, a bit set of the bytes with which a longer match
+    goes on. first: the bytes that texts begin with, as a bit set. Tags from len(meanings) on are
+    `fallbacks`.
+    """
+
+    meanings: list[Terminals]
+    open_bytes: list[set[int]]
+    first: int
+    dfa: ByteDfa
+    tags: list[int]
+    literals: list[tuple[bytes, int]] | None = None
+    fallbacks: list[Fallback] = field(default_factory=list)
+    _leaves: dict[tuple[bool, frozenset[int]], Leaf] = field(default_factory=dict)
+
+    def leaf(self, *, greedy: bool, kept: frozenset[int] = frozenset()) -> Leaf:
+        """kept: the tags of fallbacks that lead somewhere; the others must not be in the leaf."""
+        found = self._leaves.get((greedy, kept))
+        if found is None:
+            if self.literals is not None:
+                found = literal_leaf(self.literals)
+            else:
+                count = len(self.meanings)
+                tags = [NO_TAG if tag >= count and tag not in kept else tag for tag in self.tags]
+                found = DfaLeaf(self.dfa, np.array([*tags, NO_TAG], np.int32), greedy)
+            self._leaves[greedy, kept] = found
+        return found
+
+
+class Lexicon:
+    """The lexers of one grammar, by the set of terminals that are possible."""
+
+    def __init__(
+        self, terminals: dict[int, Terminal], limits: Limits, *, scannerless: bool
+    ) -> None:
+        self.terminals = terminals
+        self.limits = limits
+        self.scannerless = scannerless
+        self.first = {number: live_bytes(terminal.dfa, 0) for number, terminal in terminals.items()}
+        self._lexers: dict[Terminals, tuple[Lexeme, ...]] = {}
+        self._lexemes: dict[Terminals, Lexeme] = {}
+        self._absorbed: dict[int, Terminals] = {}
+
+    def lexer(self, possible: Terminals) -> tuple[Lexeme, ...]:
+        """The leaves for a set of terminals. Their languages share no first byte, unless
+        scannerless.
+        """
+        found = self._lexers.get(possible)
+        if found is None:
+            if self.scannerless:
+                found = self._apart(possible)
+            else:
+                found = self._grouped(possible)
+            self._lexers[possible] = found
+        return found
+
+    def _apart(self, possible: Terminals) -> tuple[Lexeme, ...]:
+        fixed = frozenset(n for n in possible if self.terminals[n].literal is not None)
+        patterns = [self._lexeme(frozenset((number,))) for number in sorted(possible - fixed)]
+        return (*patterns, self._literals(fixed)) if fixed else tuple(patterns)
+
+    def _grouped(self, possible: Terminals) -> tuple[Lexeme, ...]:
+        groups: list[tuple[set[int], int]] = []
+        for number in sorted(possible):
+            members, first = {number}, self.first[number]
+            rest = []
+            for group in groups:
+                if group[1] & first:
+                    members |= group[0]
+                    first |= group[1]
+                else:
+                    rest.append(group)
+            groups = [*rest, (members, first)]
+        single: list[int] = []
+        lexemes = []
+        for members, _ in groups:
+            terminal = self.terminals[next(iter(members))]
+            if len(members) == 1 and terminal.literal is not None:
+                single += members
+            else:
+                extra = [self._inside(number) for number in members]
+                lexemes.append(self._lexeme(frozenset(members).union(*extra)))
+        if single:
+            lexemes.append(self._literals(frozenset(single)))
+        return tuple(lexemes)
+
+    def _inside(self, number: int) -> Terminals:
+        """The fixed texts that are also texts of a pattern, and never end it early."""
+        found = self._absorbed.get(number)
+        if found is None:
+            terminal = self.terminals[number]
+            inside: list[int] = []
+            if terminal.literal is None and not terminal.is_lazy:
+                inside = [
+                    other
+                    for other, fixed in self.terminals.items()
+                    if fixed.literal is not None
+                    and fixed.priority == terminal.priority
+                    and not fixed.is_lazy
+                    and terminal.dfa.accepts(fixed.literal)
+                ]
+            found = self._absorbed[number] = frozenset(inside)
+        return found
+
+    def _literals(self, members: Terminals) -> Lexeme:
+        found = self._lexemes.get(members)
+        if found is None:
+            texts = sorted((self.terminals[number].literal or b"", number) for number in members)
+            first = 0
+            for text, _ in texts:
+                first |= 1 << text[0]
+            found = self._lexemes[members] = Lexeme(
+                [frozenset((number,)) for _, number in texts],
+                [{0} for _ in texts],
+                first,
+                self.terminals[texts[0][1]].dfa,
+                [],
+                [(text, tag) for tag, (text, _) in enumerate(texts)],
+            )
+        return found
+
+    def _lexeme(self, members: Terminals) -> Lexeme:
+        found = self._lexemes.get(members)
+        if found is None:
+            dfa, meaning_of = joined(
+                {number: self.terminals[number] for number in sorted(members)}, self.limits
+            )
+            found = self._lexemes[members] = make_lexeme(
+                dfa, meaning_of, munch=not self.scannerless
+            )
+        return found
+
+
+def make_lexeme(dfa: ByteDfa, meaning_of: list[Terminals], *, munch: bool) -> Lexeme:
+    meanings = list(dict.fromkeys(meaning for meaning in meaning_of if meaning))
+    tag_of = {meaning: tag for tag, meaning in enumerate(meanings)}
+    tags = [tag_of.get(meaning, NO_TAG) for meaning in meaning_of]
+    open_bytes: list[set[int]] = [set() for _ in meanings]
+    for state, tag in enumerate(tags):
+        if tag != NO_TAG:
+            open_bytes[tag].add(live_bytes(dfa, state))
+    fallbacks: list[Fallback] = []
+    if munch and any(tag == NO_TAG for tag in tags[1:]):
+        dfa, tags, fallbacks = with_fallbacks(dfa, tags, len(meanings))
+    return Lexeme(meanings, open_bytes, live_bytes(dfa, 0), dfa, tags, None, fallbacks)
+
+
+def live_bytes(dfa: ByteDfa, state: int) -> int:
+    """The bytes that lead on from a state, as a bit set."""
+    alive = dfa.table[state, dfa.byte_class] != dfa.dead
+    return int.from_bytes(np.packbits(alive, bitorder="little").tobytes(), "little")
+
+
+def joined(terminals: dict[int, Terminal], limits: Limits) -> tuple[ByteDfa, list[Terminals]]:
+    """One automaton for several terminals, and for each of its states the terminals that end there.
+
+    A lazy terminal ends at its first match, and a higher priority beats a longer match, as in Lark.
+    """
+    if len(terminals) == 1:
+        ((number, terminal),) = terminals.items()
+        if not terminal.is_lazy:
+            own = frozenset((number,))
+            return terminal.dfa, [
+                own if ends else frozenset() for ends in terminal.dfa.accepting[:-1]
+            ]
+    numbers = list(terminals)
+    stacked = np.stack([terminals[number].dfa.byte_class for number in numbers])
+    columns, byte_class = shared_columns(stacked)
+    rows = {
+        number: terminals[number].dfa.table[:, columns[at]].tolist()
+        for at, number in enumerate(numbers)
+    }
+    product = _Product(terminals, rows, columns.shape[1], limits)
+    table, meanings = product.run()
+    accepting = np.array([bool(meaning) for meaning in meanings] + [False])
+    shared, class_of = shared_columns(table)
+    return ByteDfa(class_of[byte_class], shared, accepting), meanings
+
+
+_State = tuple[
+    tuple[tuple[int, int], ...], Terminals
+]  # (terminal, its state) of the live ones; meaning
+
+
+class _Product:
+    def __init__(
+        self,
+        terminals: dict[int, Terminal],
+        rows: dict[int, list[list[int]]],
+        num_classes: int,
+        limits: Limits,
+    ) -> None:
+        self.terminals = terminals
+        self.rows = rows
+        self.num_classes = num_classes
+        self.limits = limits
+        self.ends = {
+            number: terminal.dfa.accepting.tolist() for number, terminal in terminals.items()
+        }
+
+    def run(self) -> tuple[np.ndarray[tuple[int, int], np.dtype[np.int32]], list[Terminals]]:
+        start: _State = (tuple((number, 0) for number in self.terminals), frozenset())
+        numbers = {start: 0}
+        order = [start]
+        targets: list[list[int]] = []
+        for members, _ in order:
+            row = []
+            for column in range(self.num_classes):
+                state = self._next(members, column)
+                if state is None:
+                    row.append(-1)
+                    continue
+                number = numbers.setdefault(state, len(order))
+                if number == len(order):
+                    order.append(state)
+                row.append(number)
+            targets.append(row)
+            if len(order) > self.limits.max_states:
+                raise UnsupportedGrammar(
+                    f"the terminals {self._names()} together need more than "
+                    f"{self.limits.max_states} automaton states; make them simpler or give them different first characters",
+                    keyword="states",
+                )
+        table = np.array([*targets, [-1] * self.num_classes], np.int32)
+        table[table == -1] = len(order)
+        return table, [meaning for _, meaning in order]
+
+    def _next(self, members: tuple[tuple[int, int], ...], column: int) -> _State | None:
+        alive = []
+        ending = []
+        for number, state in members:
+            rows = self.rows[number]
+            target = rows[state][column]
+            if target != len(rows) - 1:
+                alive.append((number, target))
+                if self.ends[number][target]:
+                    ending.append(number)
+        if not alive:
+            return None
+        if ending:
+            lazy = [number for number in ending if self.terminals[number].is_lazy]
+            if lazy:
+                return (), frozenset(lazy)
+            if len(self.terminals) > 1:
+                best = max(self.terminals[number].priority for number in ending)
+                alive = [pair for pair in alive if self.terminals[pair[0]].priority >= best]
+        return tuple(alive), frozenset(ending)
+
+    def _names(self) -> str:
+        return ", ".join(terminal.name for terminal in self.terminals.values())
+
+
+def with_fallbacks(
+    dfa: ByteDfa, tags: list[int], first_tag: int
+) -> tuple[ByteDfa, list[int], list[Fallback]]:
+    """Where a longer match has begun, states that remember what to fall back to: `1..2`, read as 1,
+    .., 2.
+
+    Only short beginnings are remembered. Without one, text after which a longer match fails is not
+    allowed at all, which narrows the language but never widens it.
+    """
+    dead = dfa.dead
+    rows = dfa.table[:, dfa.byte_class].tolist()
+    fallbacks: list[Fallback] = []
+    numbers: dict[tuple[int, int, bytes], int] = {}
+    new_rows: list[list[int]] = []
+    new_tags: list[int] = []
+
+    def entered(state: int, tag: int, pending: bytes) -> int:
+        key = state, tag, pending
+        if key not in numbers:
+            if len(numbers) >= _MAX_PENDING or len(pending) > _MAX_PENDING_BYTES:
+                return state
+            numbers[key] = dead + 1 + len(new_rows)
+            row = list(rows[state])
+            new_rows.append(row)
+            fallback = Fallback(tag, pending)
+            if fallback not in fallbacks:
+                fallbacks.append(fallback)
+            new_tags.append(first_tag + fallbacks.index(fallback))
+            _remember(row, tag, pending)
+        return numbers[key]
+
+    def _remember(row: list[int], tag: int, pending: bytes) -> None:
+        members: dict[int, list[int]] = {}
+        for value, target in enumerate(row):
+            if target < dead and tags[target] == NO_TAG:
+                members.setdefault(target, []).append(value)
+        for target, values in members.items():
+            if len(values) <= _MAX_CLASS_BYTES:
+                for value in values:
+                    row[value] = entered(target, tag, pending + bytes((value,)))
+
+    for state, tag in enumerate(tags):
+        if tag != NO_TAG:
+            _remember(rows[state], tag, b"")
+    if not fallbacks:
+        return dfa, tags, []
+    size = dead + len(new_rows)
+    # The new states take the dead state's number and the following ones; the dead state moves to
+    # the end.
+    table = np.array([*rows[:dead], *new_rows, [dead] * 256], np.int64)
+    table = np.where(table == dead, size, np.where(table > dead, table - 1, table)).astype(np.int32)
+    shared, byte_class = shared_columns(table)
+    all_tags = [*tags, *new_tags]
+    accepting = np.array([tag != NO_TAG for tag in all_tags] + [False])
+    return ByteDfa(byte_class, shared, accepting), all_tags, fallbacks
+
+
+def starting_at(leaf: DfaLeaf, state: int, without: int = 0) -> DfaLeaf | None:
+    """What a leaf still reads from a state on, the empty rest left out; None when there is nothing.
+
+    without: bytes with which that must not begin, as a bit set.
+    """
+    rows = leaf.dfa.table[:, leaf.dfa.byte_class]
+    first = rows[state].copy()
+    first[[value for value in range(256) if without >> value & 1]] = leaf.dfa.dead
+    if (first == leaf.dfa.dead).all():
+        return None
+    table, byte_class = shared_columns((np.vstack([first, rows]) + 1).astype(np.int32))
+    accepting = np.concatenate([[False], leaf.dfa.accepting])
+    tags = np.concatenate([[NO_TAG], leaf.tags]).astype(np.int32)
+    return DfaLeaf(ByteDfa(byte_class, table, accepting), tags, leaf.greedy)
