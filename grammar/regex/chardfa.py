@@ -46,7 +46,7 @@ class Partition:
         return [charset.from_ranges(spans) for spans in ranges]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CharDfa:
     """table: [S, C] int32, the next state or DEAD; accepting: [S] bool; the start is state 0."""
 

@@ -1,0 +1,206 @@
+"""Boolean operations on languages of texts, and questions about them: finished character automata with memory.
+
+Automata are compared by identity; results are kept in bounded caches, since schemas combine the same few patterns.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from umbel.grammar.limits import Limits
+from umbel.grammar.regex import chardfa, syntax
+from umbel.grammar.regex.chardfa import DEAD, CharDfa, determinize
+from umbel.grammar.regex.classes import Dialect
+from umbel.grammar.regex.lookaround import parse_with_lookahead
+from umbel.grammar.regex.parser import parse_regex
+from umbel.grammar.regex.syntax import ANY_CHAR
+
+_KEPT = 512
+_MAX_MINIMIZED = 4096  # states; larger automata come from counts, which minimizing would not shrink
+_MAX_ROUNDS = 64
+
+ANY_TEXT = determinize(syntax.repeat(ANY_CHAR, 0, None), Limits())
+
+
+@lru_cache(_KEPT)
+def from_regex(pattern: str, limits: Limits) -> CharDfa:
+    """The texts that match a whole pattern of Python's `re` syntax: for the formats of this package."""
+    return minimized(determinize(parse_regex(pattern, limits=limits), limits))
+
+
+@lru_cache(_KEPT)
+def from_pattern(pattern: str, limits: Limits) -> CharDfa:
+    """The texts that *contain* a match of an ECMA-262 pattern, as JSON Schema's `pattern` means it."""
+    if "(?=" in pattern or "(?!" in pattern:
+        return minimized(parse_with_lookahead(pattern, limits))
+    return minimized(
+        determinize(containing(parse_regex(pattern, dialect=Dialect.ECMA, limits=limits)), limits)
+    )
+
+
+def containing(found: syntax.Node) -> syntax.Node:
+    """Texts with a match anywhere; anchors refer to the ends of the text around it."""
+    body = found.node if isinstance(found, syntax.Scope) else found
+    around = syntax.repeat(ANY_CHAR, 0, None)
+    return syntax.scope(syntax.cat([around, body, around]))
+
+
+@lru_cache(_KEPT)
+def from_texts(texts: frozenset[str], limits: Limits) -> CharDfa:
+    return determinize(syntax.alt(syntax.literal(text) for text in sorted(texts)), limits)
+
+
+@lru_cache(_KEPT)
+def of_length(low: int, high: int | None, limits: Limits) -> CharDfa:
+    return determinize(syntax.repeat(ANY_CHAR, low, high), limits)
+
+
+@lru_cache(_KEPT)
+def both(left: CharDfa, right: CharDfa, limits: Limits) -> CharDfa:
+    if left is ANY_TEXT or right is ANY_TEXT or left is right:
+        return right if left is ANY_TEXT else left
+    return minimized(chardfa.intersection(left, right, limits))
+
+
+@lru_cache(_KEPT)
+def without(left: CharDfa, right: CharDfa, limits: Limits) -> CharDfa:
+    return minimized(chardfa.difference(left, right, limits))
+
+
+@lru_cache(_KEPT)
+def either(left: CharDfa, right: CharDfa, limits: Limits) -> CharDfa:
+    if left is ANY_TEXT or right is ANY_TEXT:
+        return ANY_TEXT
+    return without(
+        ANY_TEXT, both(complement(left, limits), complement(right, limits), limits), limits
+    )
+
+
+def complement(dfa: CharDfa, limits: Limits) -> CharDfa:
+    return without(ANY_TEXT, dfa, limits)
+
+
+def minimized(dfa: CharDfa) -> CharDfa:
+    """Merge equivalent states (Moore), unless the automaton is large; the start stays state 0."""
+    num_states, num_classes = dfa.table.shape
+    if not 2 < num_states <= _MAX_MINIMIZED:
+        return dfa
+    table = np.where(dfa.table == DEAD, num_states, dfa.table)
+    blocks = np.append(dfa.accepting.astype(np.int64), 2)
+    count = len(np.unique(blocks))
+    for _ in range(_MAX_ROUNDS):
+        rows = np.column_stack([blocks[:-1], blocks[table]])
+        _, refined = np.unique(rows, axis=0, return_inverse=True)
+        refined = refined.reshape(-1)
+        found = int(refined.max()) + 2
+        blocks = np.append(refined, found - 1)
+        if found == count:
+            return _merged(dfa, refined)
+        count = found
+    return dfa
+
+
+def _merged(dfa: CharDfa, blocks: np.ndarray) -> CharDfa:  # type: ignore[type-arg]  # [S] block numbers
+    _, first = np.unique(blocks, return_index=True)
+    if len(first) == len(blocks):
+        return dfa
+    kept = np.sort(first)  # by first member: keeps the start at 0
+    number = np.empty(len(first) + 1, np.int32)
+    number[blocks[kept]] = np.arange(len(kept), dtype=np.int32)
+    number[-1] = DEAD
+    targets = dfa.table[kept]
+    return CharDfa(
+        dfa.partition,
+        number[np.where(targets == DEAD, len(first), blocks[targets])].astype(np.int32),
+        dfa.accepting[kept],
+    )
+
+
+def count_texts(dfa: CharDfa, low: int, high: int | None, cap: int) -> int:
+    """How many texts of `low` to `high` characters the language has; at least `cap` is reported as `cap`."""
+    sizes = [sum(end - start + 1 for start, end in members) for members in dfa.partition.members()]
+    rows = _weighted_rows(dfa, sizes)
+    accepting = dfa.accepting.tolist()
+    counts = {0: 1}
+    seen: set[frozenset[int]] = set()
+    total = length = 0
+    while counts and (high is None or length <= high):
+        if length >= low:
+            total += sum(count for state, count in counts.items() if accepting[state])
+            if total >= cap:
+                return cap
+        elif length < low:
+            # Below `low` only the set of states matters once it repeats: skip ahead.
+            states = frozenset(counts)
+            if states in seen and total == 0 and all(count >= cap for count in counts.values()):
+                skipped = _skip_to(rows, states, low - length)
+                counts = dict.fromkeys(skipped, cap)
+                length = low
+                continue
+            seen.add(states)
+        following: dict[int, int] = {}
+        for state, count in counts.items():
+            for target, size in rows[state]:
+                following[target] = min(following.get(target, 0) + count * size, cap)
+        counts = following
+        length += 1
+        if length > low and high is None and length > low + len(rows) * (cap + 1):
+            break  # an infinite language would have reached the cap
+    return total
+
+
+def _weighted_rows(dfa: CharDfa, sizes: list[int]) -> list[list[tuple[int, int]]]:
+    rows = []
+    for row in dfa.table.tolist():
+        merged: dict[int, int] = {}
+        for class_id, target in enumerate(row):
+            if target != DEAD:
+                merged[target] = merged.get(target, 0) + sizes[class_id]
+        rows.append(list(merged.items()))
+    return rows
+
+
+def _skip_to(
+    rows: list[list[tuple[int, int]]], states: frozenset[int], steps: int
+) -> frozenset[int]:
+    """The states after `steps` more characters, by the period of the sets on the way."""
+    order, index = [states], {states: 0}
+    while len(order) <= steps:
+        following = frozenset(target for state in order[-1] for target, _ in rows[state])
+        if following in index:
+            start = index[following]
+            period = len(order) - start
+            return order[start + (steps - start) % period]
+        index[following] = len(order)
+        order.append(following)
+    return order[steps]
+
+
+def some_texts(dfa: CharDfa, limit: int) -> list[str]:
+    """Up to `limit` texts of the language, the shortest first; one character stands for each of a class."""
+    firsts = [members[0][0] for members in dfa.partition.members()]
+    rows, accepting = dfa.table.tolist(), dfa.accepting.tolist()
+    level: list[tuple[str, int]] = [("", 0)]
+    found: list[str] = []
+    for _ in range(len(rows) + limit):
+        found += [text for text, state in level if accepting[state]]
+        if len(found) >= limit or not level:
+            break
+        following = [
+            (text + chr(firsts[class_id]), target)
+            for text, state in level
+            for class_id, target in enumerate(rows[state])
+            if target != DEAD
+        ]
+        level = following[: 4 * limit] if len(found) else _by_state(following, limit)
+    return found[:limit]
+
+
+def _by_state(level: list[tuple[str, int]], limit: int) -> list[tuple[str, int]]:
+    """At most `limit` texts for each state, so that no state is lost."""
+    kept: dict[int, list[tuple[str, int]]] = {}
+    for text, state in level:
+        group = kept.setdefault(state, [])
+        if len(group) < limit:
+            group.append((text, state))
+    return [entry for group in kept.values() for entry in group]
