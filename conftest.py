@@ -1,7 +1,7 @@
 """Keeps the checkout root off `sys.path`.
 
-`python -m pytest` puts it there, and then `import kernels` (transformers does one on import) would find
-our folder instead of the PyPI package of that name.
+`python -m pytest` puts it there, and then `import kernels` (transformers does one on import) would
+find our folder instead of the PyPI package of that name.
 """
 
 import sys
