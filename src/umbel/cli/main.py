@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from umbel import __version__
-from umbel.cli import generate, models, plan, run
+from umbel.cli import generate, models, plan, replay, run, serve
 from umbel.runtime.errors import UmbelError
 
 
@@ -28,6 +28,8 @@ class Command(Protocol):
 COMMANDS: dict[str, Command] = {
     "run": run,
     "generate": generate,
+    "serve": serve,
+    "replay": replay,
     "models": models,
     "plan": plan,
 }

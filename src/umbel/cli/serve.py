@@ -1,0 +1,68 @@
+"""`umbel serve`: the engine as an HTTP service with OpenAI's interface (see docs/server.md)."""
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from umbel.cli.engine_options import add_engine_arguments, start_engine
+from umbel.runtime.errors import InvalidRequest
+from umbel.server.settings import ServerSettings
+
+HELP = "serve the engine over HTTP, with OpenAI's interface"
+KEYS_VARIABLE = "UMBEL_API_KEYS"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("server")
+    group.add_argument("--host", default="127.0.0.1")
+    group.add_argument("--port", type=int, default=8000)
+    group.add_argument("--uds", metavar="PATH", help="serve on a Unix socket instead")
+    group.add_argument("--served-model-name", metavar="NAME", help="what clients call the model")
+    group.add_argument(
+        "--api-key", action="append", default=[], metavar="KEY",
+        help=f"may be given several times; or {KEYS_VARIABLE}, separated by commas",
+    )  # fmt: skip
+    group.add_argument("--max-body-bytes", type=int, metavar="BYTES")
+    group.add_argument("--max-request-s", type=float, metavar="S", help="deadline of any request")
+    group.add_argument("--drain-s", type=float, metavar="S", help="time to finish after SIGTERM")
+    group.add_argument("--dump", type=Path, metavar="FILE", help="append each request as JSON")
+    group.add_argument("--no-access-log", dest="access_log", action="store_false")
+    add_engine_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = make_settings(args)
+    from umbel.server.app import make_app  # here: it needs torch, which takes seconds to import
+    from umbel.server.serving import serve
+
+    if args.access_log:
+        _log_access()
+    with start_engine(args) as engine:
+        app = make_app(engine, settings)
+        place = args.uds or f"http://{args.host}:{args.port}"
+        print(f"umbel serves {app.service.model_name} on {place}", file=sys.stderr, flush=True)
+        serve(app, host=args.host, port=args.port, uds=args.uds)
+    return 0
+
+
+def _log_access() -> None:
+    """Lines of JSON and nothing else on standard error."""
+    access = logging.getLogger("umbel.access")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    access.addHandler(handler)
+    access.setLevel(logging.INFO)
+    access.propagate = False
+
+
+def make_settings(args: argparse.Namespace) -> ServerSettings:
+    """The server's settings for the options that were given; the others keep their defaults."""
+    names = ("max_body_bytes", "max_request_s", "drain_s", "dump")
+    options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    of_environment = os.environ.get(KEYS_VARIABLE, "")
+    keys = [*args.api_key, *filter(None, of_environment.split(","))]
+    if not 0 <= args.port <= 65535:
+        raise InvalidRequest(f"--port {args.port} is not valid: expected 0 to 65535", param="port")
+    return ServerSettings(model_name=args.served_model_name, api_keys=tuple(keys), **options)

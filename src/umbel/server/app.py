@@ -1,0 +1,108 @@
+"""The application: routes, error answers, and the gate around them. Plain ASGI."""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from umbel.runtime.engine import Engine
+from umbel.runtime.errors import EngineError, RequestCancelled, UmbelError
+from umbel.server.errors import error_response, plain_error
+from umbel.server.gate import Gate
+from umbel.server.openapi import make_document
+from umbel.server.record import record_of
+from umbel.server.routes import ROUTES, Handler, Route
+from umbel.server.service import Service
+from umbel.server.settings import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class App:
+    """An ASGI application over one engine, which its owner closes. `service` is for its owner,
+    too: to drain it, or to look at it.
+    """
+
+    def __init__(self, asgi: ASGIApp, service: Service) -> None:
+        self._asgi = asgi
+        self.service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._asgi(scope, receive, send)
+
+
+def make_app(
+    engine: Engine,
+    settings: ServerSettings | None = None,
+    *,
+    more_routes: Sequence[Route] = (),
+) -> App:
+    """The server's application. `more_routes` are added to the server's own."""
+    settings = settings or ServerSettings()
+    service = Service(engine, settings)
+    routes = [*ROUTES, *more_routes]
+    service.metrics.known_paths = frozenset(route.path for route in routes)
+    document = msgspec.json.encode(make_document(routes, has_keys=bool(settings.api_keys)))
+
+    async def openapi(service: Service, request: Request) -> Response:
+        return Response(document, media_type="application/json")
+
+    routes.append(Route("GET", "/openapi.json", openapi, "This document"))
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            service.close()
+
+    starlette = Starlette(
+        routes=[_mounted(route, service) for route in routes],
+        exception_handlers={HTTPException: _http_error},
+        lifespan=lifespan,
+    )
+    starlette.router.redirect_slashes = False
+    return App(Gate(starlette, settings, service.metrics), service)
+
+
+def _mounted(route: Route, service: Service) -> StarletteRoute:
+    endpoint = partial(_guarded, service, route.handler)
+    return StarletteRoute(route.path, endpoint, methods=[route.method])
+
+
+async def _guarded(service: Service, handler: Handler, request: Request) -> Response:
+    """A handler's answer, or its error as one: nothing a client sends raises out of here."""
+    record = record_of(request.scope)
+    try:
+        return await handler(service, request)
+    except ClientDisconnect:
+        error: UmbelError = RequestCancelled("the client closed the connection")
+    except UmbelError as exc:
+        error = exc
+    except Exception as exc:
+        logger.exception("request %s failed", record.request_id)
+        error = EngineError(
+            f"the server failed ({type(exc).__name__}); its log has request {record.request_id}"
+        )
+    record.error = error.code
+    return error_response(error, retry_after_s=service.settings.retry_after_s)
+
+
+async def _http_error(request: Request, exc: Exception) -> Response:
+    """Unknown paths and methods."""
+    assert isinstance(exc, HTTPException)
+    method, path = request.method, request.url.path
+    if exc.status_code == 405:
+        allowed = (exc.headers or {}).get("Allow", "")
+        message = f"{path} takes {allowed}, not {method}"
+        return plain_error(405, message, "method_not_allowed", exc.headers or {})
+    message = f"there is no {method} {path}; see /openapi.json for what there is"
+    return plain_error(exc.status_code, message, "not_found", exc.headers or {})

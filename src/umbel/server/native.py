@@ -1,0 +1,174 @@
+"""Umbel's own routes: tokens, scores, grammars, health, metrics, the cache; and the models."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from umbel.runtime.errors import (
+    InvalidConstraint,
+    InvalidRequest,
+    UnsatisfiableConstraint,
+    UnsupportedConstraint,
+)
+from umbel.runtime.generation import encode_prompt
+from umbel.runtime.params import SamplingParams
+from umbel.server.answers import json_response
+from umbel.server.bodies import BodyDecoder
+from umbel.server.messages import template_messages
+from umbel.server.metrics import CONTENT_TYPE
+from umbel.server.protocol.chat import ChatMessage
+from umbel.server.protocol.native import (
+    DetokenizeAnswer,
+    DetokenizeBody,
+    FlushAnswer,
+    GrammarAnswer,
+    GrammarBody,
+    HealthAnswer,
+    ModelCard,
+    ModelList,
+    TokenizeAnswer,
+    TokenizeBody,
+    Verdict,
+)
+from umbel.server.service import Service
+
+_TOKENIZE = BodyDecoder(TokenizeBody)
+_DETOKENIZE = BodyDecoder(DetokenizeBody)
+_GRAMMAR = BodyDecoder(GrammarBody)
+_STARTED = int(time.time())
+
+
+async def models(service: Service, request: Request) -> Response:
+    """Handler of `GET /v1/models`."""
+    return json_response(ModelList(data=[_card(service)]))
+
+
+async def model(service: Service, request: Request) -> Response:
+    """Handler of `GET /v1/models/{name}`."""
+    service.check_model(request.path_params["name"])
+    return json_response(_card(service))
+
+
+async def tokenize(service: Service, request: Request) -> Response:
+    """Handler of `POST /tokenize`."""
+    body = await service.body(request, _TOKENIZE)
+    service.check_model(body.model)
+    ids = await service.work(_tokenize, service, body)
+    strs = None
+    if body.return_token_strs:
+        pieces = [service.engine.tokenizer.bytes_of(i, skip_special=False) for i in ids]
+        strs = [piece.decode("utf-8", errors="replace") for piece in pieces]
+    return json_response(
+        TokenizeAnswer(
+            tokens=ids,
+            count=len(ids),
+            max_model_len=service.engine.context_len,
+            token_strs=strs,
+        )
+    )
+
+
+async def detokenize(service: Service, request: Request) -> Response:
+    """Handler of `POST /detokenize`."""
+    body = await service.body(request, _DETOKENIZE)
+    service.check_model(body.model)
+    size = service.engine.tokenizer.vocab_size
+    for token_id in body.tokens:
+        if not 0 <= token_id < size:
+            raise InvalidRequest(
+                f"tokens holds {token_id}; the ids are 0 to {size - 1}", param="tokens"
+            )
+    text = service.engine.tokenizer.decode(body.tokens, skip_special=False)
+    return json_response(DetokenizeAnswer(prompt=text))
+
+
+async def check_grammar(service: Service, request: Request) -> Response:
+    """Handler of `POST /v1/grammars/check`: can this be enforced exactly?"""
+    body = await service.body(request, _GRAMMAR)
+    given = {name: getattr(body, name) for name in body.__struct_fields__}
+    given = {name: value for name, value in given.items() if value is not None}
+    if len(given) != 1:
+        raise InvalidRequest(
+            f"expected exactly one of json_schema, regex, choices and lark, got {len(given)}"
+        )
+    params = SamplingParams(**given)
+    answer = await asyncio.to_thread(_check, service, params)
+    return json_response(answer)
+
+
+async def health(service: Service, request: Request) -> Response:
+    """Handler of `GET /health`: the process answers."""
+    answer = HealthAnswer(
+        status="draining" if service.is_draining else "ok", model=service.model_name
+    )
+    return json_response(answer)
+
+
+async def ready(service: Service, request: Request) -> Response:
+    """Handler of `GET /ready`: it takes work."""
+    service.check_takes_work()
+    return json_response(HealthAnswer(status="ok", model=service.model_name))
+
+
+async def metrics(service: Service, request: Request) -> Response:
+    """Handler of `GET /metrics`."""
+    text = await service.work(service.metrics.render)
+    return Response(text, headers={"content-type": CONTENT_TYPE})
+
+
+async def flush_cache(service: Service, request: Request) -> Response:
+    """Handler of `POST /flush_cache`."""
+    num_freed = await service.work(service.engine.reset_cache)
+    return json_response(FlushAnswer(freed_blocks=num_freed))
+
+
+def encode_input(
+    service: Service, prompt: str | Sequence[int] | None, messages: list[ChatMessage] | None
+) -> list[int]:
+    """The tokens of a prompt or of messages with the answer opened. Runs in a worker."""
+    if (prompt is None) == (messages is None):
+        raise InvalidRequest("give either a prompt or messages", param="prompt")
+    if messages is not None:
+        converted = template_messages(messages, knows_tools=False)
+        return service.engine.encode_chat(converted)
+    assert prompt is not None
+    return list(encode_prompt(service.engine, prompt))
+
+
+def _tokenize(service: Service, body: TokenizeBody) -> list[int]:
+    if body.prompt is not None and body.messages is None and not body.add_special_tokens:
+        return service.engine.encode(body.prompt, special=True)
+    if body.messages is not None and body.prompt is None and not body.add_generation_prompt:
+        converted = template_messages(body.messages, knows_tools=False)
+        return service.engine.encode_chat(converted, add_generation_prompt=False)
+    return encode_input(service, body.prompt, body.messages)
+
+
+def _check(service: Service, params: SamplingParams) -> GrammarAnswer:
+    kind = params.constraint_kind or ""
+    started_s = time.perf_counter()
+    answer = GrammarAnswer(verdict="exact", kind=kind, compile_ms=0.0)
+    try:
+        constraint = service.engine.compile_constraint(params)
+        assert constraint is not None
+        answer.min_tokens = constraint.start().closing_cost
+    except InvalidConstraint as error:
+        answer.verdict = _verdict(error)
+        answer.message, answer.where = str(error), error.where
+    answer.compile_ms = round((time.perf_counter() - started_s) * 1e3, 3)
+    return answer
+
+
+def _verdict(error: InvalidConstraint) -> Verdict:
+    if isinstance(error, UnsupportedConstraint):
+        return "refused"
+    return "unsatisfiable" if isinstance(error, UnsatisfiableConstraint) else "invalid"
+
+
+def _card(service: Service) -> ModelCard:
+    return ModelCard(
+        id=service.model_name, created=_STARTED, max_model_len=service.engine.context_len
+    )
