@@ -1,5 +1,6 @@
 """The one configuration object of the engine. Checks values; opens and downloads nothing."""
 
+import math
 from dataclasses import dataclass
 
 from umbel.runtime.errors import InvalidRequest
@@ -27,6 +28,7 @@ class EngineConfig:
     max_running: int = 256  # requests that hold KV at the same time
     max_waiting: int = 20_000  # requests; above it submit() raises QueueFull
     max_step_tokens: int = 512  # rows of one step: decoding first, the rest is prefill
+    target_step_ms: float | None = None  # prefill beside decoding rows is cut to this; None: is not
     prefix_cache: bool = True  # False: nothing is reused (for comparison)
     jump_forward: bool = True  # forced tokens ride along in one step
     share_attention: bool = (
@@ -35,6 +37,7 @@ class EngineConfig:
     num_threads: int | None = None  # None: torch's choice
     seed: int = 0  # of the seeds drawn for requests without one
     grammar_cache_size: int = 256  # compiled constraints kept
+    gauge_device: str | None = None  # name or JSON file of its limits; None: this CPU, measured
 
     def __post_init__(self) -> None:
         self._one_of("dtype", DTYPES)
@@ -51,6 +54,8 @@ class EngineConfig:
         for name in ("context_len", "num_blocks", "num_threads"):
             if getattr(self, name) is not None:
                 self._at_least_one(name)
+        if self.target_step_ms is not None:
+            self._above_zero("target_step_ms")
 
     def _one_of(self, name: str, accepted: tuple[str, ...]) -> None:
         value = getattr(self, name)
@@ -64,4 +69,12 @@ class EngineConfig:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidRequest(
                 f"{name}={value!r} is not valid: expected an integer of at least 1", param=name
+            )
+
+    def _above_zero(self, name: str) -> None:
+        value = getattr(self, name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < math.inf:
+            raise InvalidRequest(
+                f"{name}={value!r} is not valid: expected a number above 0", param=name
             )

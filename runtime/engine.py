@@ -34,10 +34,12 @@ from umbel.runtime.inbox import Inbox
 from umbel.runtime.output_text import OutputText
 from umbel.runtime.outputs import Chunk, Result, Score
 from umbel.runtime.params import SamplingParams, make_params
-from umbel.runtime.parts import EngineParts, load_parts, make_config
+from umbel.runtime.parts import EngineParts, load_parts, make_config, make_pacer
 from umbel.runtime.request import Update
+from umbel.runtime.roofline.gauge import Gauge, Reading
+from umbel.runtime.roofline.times import StepTimes
 from umbel.runtime.scheduler import Scheduler
-from umbel.runtime.stats import EngineStats, StatsRecorder, StepClock, StepTimes
+from umbel.runtime.stats import EngineStats, GaugeReader, StatsRecorder, StepClock
 from umbel.runtime.step import StepPlan
 from umbel.runtime.submission import SeedStream, make_requests, make_score_request
 from umbel.runtime.tokenizer import Tokenizer
@@ -85,9 +87,14 @@ class Engine:
             limits.num_blocks, limits.block_size, enable_reuse=config.prefix_cache
         )
         eos_ids = parts.tokenizer.eos_ids
-        self._scheduler = Scheduler(self._cache, config, eos_ids)
+        pacer = make_pacer(config, parts.costs)
+        chunk_beside = None if pacer is None else pacer.chunk_beside
+        self._scheduler = Scheduler(
+            self._cache, config, eos_ids, cut_cost=parts.costs.cut_cost(), chunk_beside=chunk_beside
+        )
         self._chooser = TokenChooser(parts.sampler, limits.vocab_size, eos_ids)
-        self._stats = StatsRecorder(self._scheduler, self._cache)
+        self._stats = StatsRecorder(self._scheduler, self._cache, parts.costs, pacer)
+        self._gauge_reader = GaugeReader(config.gauge_device, parts.costs.dtype)
         self._inbox = Inbox()
         self._flights = FlightTable(config.max_running + config.max_waiting)
         self._seeds = SeedStream(config.seed)
@@ -101,8 +108,8 @@ class Engine:
 
     def step(self) -> bool:
         """Admit what came in, and run one step. False when there is nothing to compute."""
-        self._admit()
         clock, times = StepClock(), StepTimes()
+        self._admit()
         plan = self._scheduler.plan()
         times.plan_s = clock.lap_s()
         if plan is None:
@@ -122,6 +129,7 @@ class Engine:
         times.commit_s = clock.lap_s()
         self._stats.record(plan, times, is_failed=failure is not None)
         self._deliver(updates)
+        self._stats.record_delivery(clock.lap_s())
         return True
 
     def _serve(self) -> None:
@@ -424,6 +432,16 @@ class Engine:
     def stats(self) -> EngineStats:
         """As of the last answer: what was counted before it was given is included."""
         return self._stats.snapshot
+
+    def gauge(self) -> Gauge:
+        """The steps so far against the device's limits; see docs/roofline.md. The first time a
+        process asks, the CPU is measured on the caller's thread (0.7 s): best before there is work.
+        """
+        return self._gauge_reader.read(self.stats)
+
+    def gauge_since(self, before: EngineStats) -> Reading | None:
+        """`gauge` of the steps since a snapshot of this engine; None if there was none."""
+        return self._gauge_reader.read_since(before, self.stats)
 
     def compiler_stats(self) -> CompilerStats:
         return self._parts.compiler.stats()

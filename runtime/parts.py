@@ -13,6 +13,9 @@ from umbel.runtime.constraints import ConstraintCompiler, make_vocabulary
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.loading.load import load_model
 from umbel.runtime.loading.source import find_model
+from umbel.runtime.roofline.model_costs import ModelCosts
+from umbel.runtime.roofline.pacing import ChunkPacer
+from umbel.runtime.roofline.shapes import shape_from_config
 from umbel.runtime.runner import ModelRunner, num_blocks_for
 from umbel.runtime.sampler import Sampler
 from umbel.runtime.step import StepPlan
@@ -21,6 +24,8 @@ from umbel.runtime.tokenizer import Tokenizer, load_tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from umbel.runtime.models.decoder import Decoder
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +50,7 @@ class EngineParts:
     compiler: ConstraintCompiler
     limits: Limits
     namespace: Namespace
+    costs: ModelCosts
 
 
 def make_config(
@@ -91,12 +97,26 @@ def load_parts(config: EngineConfig) -> EngineParts:
             block_size=config.block_size,
         ),
         namespace=Namespace(source.name),
+        costs=costs_of(source.name, model),
     )
     logger.info(
         "%s: context of %d tokens, KV pool of %d blocks of %d tokens",
         source.name, parts.limits.context_len, num_blocks, config.block_size,
     )  # fmt: skip
     return parts
+
+
+def costs_of(name: str, model: "Decoder") -> ModelCosts:
+    """What the steps of a loaded model cost; keys and values have its dtype."""
+    dtype = str(model.dtype).removeprefix("torch.")
+    return ModelCosts(shape_from_config(name, model.config), dtype, dtype)
+
+
+def make_pacer(config: EngineConfig, costs: ModelCosts) -> ChunkPacer | None:
+    """What sizes prefill chunks for the configured target; None: there is no target."""
+    if config.target_step_ms is None:
+        return None
+    return ChunkPacer(costs.shape, config.target_step_ms / 1e3)
 
 
 def _context_len(wanted: int | None, of_model: int) -> int:

@@ -6,10 +6,11 @@ gives its own up, computes again later, and so the oldest always gets on.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from umbel.radix_cache.plan import CutCost
 from umbel.radix_cache.tree import RadixCache
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.errors import EngineError, InvalidRequest, RequestCancelled, UmbelError
@@ -36,14 +37,28 @@ class SchedulerCounts:
 
 
 class Scheduler:
-    """Waiting and running requests over one radix cache."""
+    """Waiting and running requests over one radix cache.
 
-    def __init__(self, cache: RadixCache, config: EngineConfig, eos_ids: Collection[int]) -> None:
+    `cut_cost`: what the attention plan pays for reading a stretch apart. `chunk_beside`: how many
+    rows of prompts may stand beside so many decoding rows, at least one; None: as many as fit.
+    """
+
+    def __init__(
+        self,
+        cache: RadixCache,
+        config: EngineConfig,
+        eos_ids: Collection[int],
+        *,
+        cut_cost: CutCost | None = None,
+        chunk_beside: Callable[[int], int] | None = None,
+    ) -> None:
         self.counts = SchedulerCounts()
         self._cache = cache
         self._num_blocks = cache.stats().num_blocks
         self._config = config
         self._eos_ids = frozenset(eos_ids)
+        self._cut_cost = cut_cost
+        self._chunk_beside = chunk_beside
         self._waiting: list[Request] = []  # both by arrival, oldest first
         self._running: list[Request] = []
         self._requests: dict[int, Request] = {}  # both of them, by id
@@ -135,13 +150,20 @@ class Scheduler:
             config.max_step_tokens,
             jump_forward=config.jump_forward,
             share_attention=config.share_attention,
+            cut_cost=self._cut_cost,
         )
 
     def _place_running(self, builder: StepBuilder) -> None:
         """Decoding requests first, so that a long prompt never holds up the streams of others."""
         decoding = [request for request in self._running if request.is_caught_up]
         prefilling = [request for request in self._running if not request.is_caught_up]
-        for request in (*decoding, *prefilling):
+        self._place_all(builder, decoding)
+        if builder.num_rows and self._chunk_beside is not None:
+            builder.budget = min(builder.budget, self._chunk_beside(builder.num_rows))
+        self._place_all(builder, prefilling)
+
+    def _place_all(self, builder: StepBuilder, requests: list[Request]) -> None:
+        for request in requests:
             if request.lease is not None:  # else it was preempted a moment ago
                 self._place(builder, request)
 

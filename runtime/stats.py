@@ -5,32 +5,27 @@ The engine's thread writes, anybody reads: a snapshot is replaced as a whole.
 
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from umbel.radix_cache.tree import CacheStats, RadixCache
+from umbel.runtime.roofline.devices import find_device
+from umbel.runtime.roofline.gauge import (
+    Gauge,
+    GaugeRecorder,
+    GaugeStats,
+    Reading,
+    read_between,
+    read_gauge,
+    round_up,
+)
+from umbel.runtime.roofline.limits import CPU_LIMITS
+from umbel.runtime.roofline.model_costs import ModelCosts
+from umbel.runtime.roofline.pacing import ChunkPacer
+from umbel.runtime.roofline.records import Device
+from umbel.runtime.roofline.times import StepTimes
 from umbel.runtime.scheduler import Scheduler, SchedulerCounts
 from umbel.runtime.step import StepPlan
-
-
-@dataclass(slots=True)
-class StepTimes:
-    """Seconds by phase, of one step or of all."""
-
-    plan_s: float = 0.0
-    forward_s: float = 0.0
-    sample_s: float = 0.0
-    commit_s: float = 0.0
-
-    @property
-    def total_s(self) -> float:
-        return self.plan_s + self.forward_s + self.sample_s + self.commit_s
-
-    def add(self, other: "StepTimes") -> None:
-        self.plan_s += other.plan_s
-        self.forward_s += other.forward_s
-        self.sample_s += other.sample_s
-        self.commit_s += other.commit_s
 
 
 class StepClock:
@@ -65,6 +60,7 @@ class EngineStats:
     cache: CacheStats
     last_step: StepTimes
     all_steps: StepTimes
+    gauge: GaugeStats  # work and time of the steps that went well
 
     @property
     def mean_rows_per_step(self) -> float:
@@ -74,20 +70,40 @@ class EngineStats:
 class StatsRecorder:
     """Belongs to the engine's thread, all but `snapshot`."""
 
-    def __init__(self, scheduler: Scheduler, cache: RadixCache) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cache: RadixCache,
+        costs: ModelCosts,
+        pacer: ChunkPacer | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._cache = cache
+        self._pacer = pacer
+        self._gauge = GaugeRecorder(costs)
         self._rows_per_step: Counter[int] = Counter()
         self._last_step = StepTimes()
         self._all_steps = StepTimes()
         self._num_failed_steps = 0
+        self._delivery_s = 0.0
         self.snapshot = self._take()
 
     def record(self, plan: StepPlan, times: StepTimes, *, is_failed: bool) -> None:
-        self._rows_per_step[_round_up(plan.num_tokens)] += 1
+        """A step that was committed or failed."""
+        times.deliver_s, self._delivery_s = self._delivery_s, 0.0
+        self._rows_per_step[round_up(plan.num_tokens)] += 1
         self._num_failed_steps += is_failed
         self._last_step = times
-        self._all_steps.add(times)
+        self._all_steps += times
+        if is_failed:
+            return
+        step = self._gauge.record(plan, times)
+        if self._pacer is not None:
+            self._pacer.learn(step.rows, step.work.flops, times.total_s)
+
+    def record_delivery(self, seconds: float) -> None:
+        """Handing out a step's answers counts in the next step, since they include the stats."""
+        self._delivery_s += seconds
 
     def refresh(self) -> None:
         """Make a new snapshot of what was recorded and counted."""
@@ -109,9 +125,27 @@ class StatsRecorder:
             rows_per_step=dict(sorted(self._rows_per_step.items())),
             cache=self._cache.stats(),
             last_step=self._last_step,
-            all_steps=replace(self._all_steps),
+            all_steps=self._all_steps,
+            gauge=self._gauge.stats(),
         )
 
 
-def _round_up(num_rows: int) -> int:
-    return 1 << (num_rows - 1).bit_length() if num_rows else 0
+class GaugeReader:
+    """Holds what was measured against a device's limits. Used by any thread."""
+
+    def __init__(self, device_name: str | None, dtype: str) -> None:
+        """Raises `InvalidRequest` for a device that is not known. None: this CPU."""
+        self._device = None if device_name is None else find_device(device_name)
+        self._dtype = dtype
+
+    def read(self, stats: Callable[[], EngineStats]) -> Gauge:
+        return read_gauge(stats().gauge, self._limits(stats), self._dtype)
+
+    def read_since(self, before: EngineStats, stats: Callable[[], EngineStats]) -> Reading | None:
+        now = stats().gauge
+        return read_between(before.gauge, now, self._limits(stats), self._dtype)
+
+    def _limits(self, stats: Callable[[], EngineStats]) -> Device:
+        if self._device is not None:
+            return self._device
+        return CPU_LIMITS.get(is_busy=lambda: stats().num_running > 0)

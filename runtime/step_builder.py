@@ -7,7 +7,7 @@ logits of the same tree position find the same slot, and share the row.
 
 from enum import Enum, auto
 
-from umbel.radix_cache.plan import RunSpan, plan_attention
+from umbel.radix_cache.plan import CutCost, RunSpan, plan_attention
 from umbel.radix_cache.tree import AppendOutcome, Lease, TokenKind
 from umbel.runtime.request import Request
 from umbel.runtime.step import Run, Sample, Scored, StepPlan
@@ -22,8 +22,17 @@ class Placement(Enum):
 class StepBuilder:
     """Collects runs until the token budget is spent; `build` turns them into a `StepPlan`."""
 
-    def __init__(self, max_step_tokens: int, *, jump_forward: bool, share_attention: bool) -> None:
+    def __init__(
+        self,
+        max_step_tokens: int,
+        *,
+        jump_forward: bool,
+        share_attention: bool,
+        cut_cost: CutCost | None = None,
+    ) -> None:
         self.budget = max_step_tokens  # token rows left
+        self.num_rows = 0  # in the step so far
+        self._cut_cost = cut_cost
         self._jump_forward = jump_forward
         self._share_attention = share_attention
         self._plan = StepPlan()
@@ -78,7 +87,7 @@ class StepBuilder:
                 plan.samples.append(Sample(request, row))
         if plan.runs:
             spans = [RunSpan(run.lease, run.start, len(run.tokens)) for run in plan.runs]
-            plan.attention = plan_attention(spans, share=self._share_attention)
+            plan.attention = plan_attention(spans, share=self._share_attention, cost=self._cut_cost)
         return plan
 
     def _reuse(self, request: Request) -> None:
@@ -134,6 +143,7 @@ class StepBuilder:
         stop = run.start + len(run.tokens)
         self._plan.runs.append(run)
         self.budget -= len(run.tokens)
+        self.num_rows += len(run.tokens)
         request.num_seen = max(request.num_seen, stop)
         for offset, slot in enumerate(run.lease.slots(run.start, stop)):
             self._rows[slot] = (run, run.start + offset)

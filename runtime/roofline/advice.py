@@ -5,7 +5,8 @@ BINDS = {
     "kv": "reading keys and values",
     "compute": "arithmetic",
     "collectives": "exchange between devices",
-    "overhead": "host time",
+    "overhead": "what the device's limits do not explain: launches, activations, imperfect kernels",
+    "host": "the host: scheduling, sampling and handing out answers",
 }
 
 HELPS = {
@@ -14,11 +15,12 @@ HELPS = {
     "compute": "a dtype with faster arithmetic, caching prompts, more devices",
     "collectives": "a narrower tensor-parallel width, more rows per step",
     "overhead": "more rows per step, fewer kernels per layer, captured graphs",
+    "host": "fewer calls with more tokens each, a larger model or more rows to hide it behind",
 }
 
 
 def advice(binding: str) -> str:
-    """One sentence for a `StepBound.binding`: "weights", "kv", "compute", "collectives",
-    "overhead".
+    """One sentence for the `binding` of a `StepBound` or a `TimeSplit`: "weights", "kv", "compute",
+    "collectives", "overhead", "host".
     """
     return f"bound by {BINDS[binding]}; what helps: {HELPS[binding]}"

@@ -214,6 +214,26 @@ class StepWork:
     def flops(self) -> float:
         return self.linear_flops + self.attention_flops
 
+    def __add__(self, other: "StepWork") -> "StepWork":
+        return StepWork(
+            weight_bytes=self.weight_bytes + other.weight_bytes,
+            kv_bytes=self.kv_bytes + other.kv_bytes,
+            linear_flops=self.linear_flops + other.linear_flops,
+            attention_flops=self.attention_flops + other.attention_flops,
+            collective_bytes=self.collective_bytes + other.collective_bytes,
+            num_collectives=self.num_collectives + other.num_collectives,
+        )
+
+    def __sub__(self, earlier: "StepWork") -> "StepWork":
+        return StepWork(
+            weight_bytes=self.weight_bytes - earlier.weight_bytes,
+            kv_bytes=self.kv_bytes - earlier.kv_bytes,
+            linear_flops=self.linear_flops - earlier.linear_flops,
+            attention_flops=self.attention_flops - earlier.attention_flops,
+            collective_bytes=self.collective_bytes - earlier.collective_bytes,
+            num_collectives=self.num_collectives - earlier.num_collectives,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBound:

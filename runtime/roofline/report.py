@@ -21,8 +21,7 @@ _LABEL_WIDTH, _VALUE_WIDTH = 56, 14
 
 
 def print_plan(plan: Plan, console: Console, *, explain: bool = False) -> None:
-    """Print all sections, both curves and, with `explain`, each figure's formula and the symbols.
-    """
+    """Print all sections, both curves and, with `explain`, the formula of each figure."""
     console.print(_header(plan.question), highlight=False, soft_wrap=True)
     for section in plan.sections:
         _print_section(console, section, explain=explain)

@@ -17,7 +17,7 @@ from umbel.runtime.loading.source import find_model
 from umbel.runtime.models.decoder import Decoder
 from umbel.runtime.outputs import Chunk, Result
 from umbel.runtime.params import SamplingParams
-from umbel.runtime.parts import EngineParts
+from umbel.runtime.parts import EngineParts, costs_of
 from umbel.runtime.runner import ModelRunner
 from umbel.runtime.sampler import Sampler
 from umbel.runtime.submission import Limits
@@ -77,6 +77,7 @@ def engine(
         compiler=ConstraintCompiler(make_vocabulary(tokenizer, vocab_size), cache_size=8),
         limits=Limits(decoder.config.context_len, vocab_size, num_blocks, config.block_size),
         namespace=Namespace("embedded"),
+        costs=costs_of("embedded", decoder),
     )
     with Engine.from_parts(parts, config) as made:
         yield made

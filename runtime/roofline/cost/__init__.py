@@ -34,6 +34,8 @@ from umbel.runtime.roofline.cost.measured import (
     bandwidth_share,
     explained_step,
     flops_share,
+    serial_step_s,
+    split_time,
 )
 from umbel.runtime.roofline.cost.sharing import (
     attention_item_bytes,
@@ -73,6 +75,8 @@ from umbel.runtime.roofline.cost.step import (
     step_bound,
     step_work,
     tokens_per_s,
+    total_kv_tokens,
+    total_pairs,
 )
 from umbel.runtime.roofline.cost.weights import (
     effective_flops,
@@ -138,15 +142,19 @@ __all__ = [
     "projection_intensity",
     "rows_in_flight",
     "saved_kv_tokens",
+    "serial_step_s",
     "shared_attention_knee_rows",
     "sharing_ratio",
     "speculation_speedup",
     "split_pays_len",
     "split_saves_bytes",
+    "split_time",
     "step_bound",
     "step_work",
     "streamed_weight_bytes",
     "tokens_per_s",
+    "total_kv_tokens",
+    "total_pairs",
     "transfer_s",
     "tree_kv_tokens",
     "weight_bytes",

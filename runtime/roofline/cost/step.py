@@ -1,6 +1,6 @@
 """The work of one step and the least time it takes: the heart of the planner and of the gauge."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.roofline.cost.sharing import tree_kv_tokens
@@ -51,7 +51,11 @@ def causal_pairs(start: int, num_tokens: int, *, window: int | None = None) -> f
     at_least("num_tokens", num_tokens, 0)
     if window is not None:
         growing = min(num_tokens, max(0, window - start))
-        return causal_pairs(start, growing) + (num_tokens - growing) * window
+        return _all_pairs(start, growing) + (num_tokens - growing) * window
+    return _all_pairs(start, num_tokens)
+
+
+def _all_pairs(start: int, num_tokens: int) -> float:
     return num_tokens * start + num_tokens * (num_tokens + 1) / 2
 
 
@@ -61,6 +65,37 @@ def mean_pairs(shape: ModelShape, start: int, num_tokens: int) -> float:
     Formula: sum over layers of causal pairs / n_l
     """
     return _layer_mean(shape, lambda window: causal_pairs(start, num_tokens, window=window))
+
+
+def total_pairs(shape: ModelShape, runs: Iterable[tuple[int, int]]) -> float:
+    """`mean_pairs` of all runs of a step, each given as (start, rows).
+
+    Formula: sum over runs of mean pairs
+    """
+    if not shape.windows:  # once a step for each run, so the usual case is short
+        return sum([_all_pairs(start, num_tokens) for start, num_tokens in runs])
+    return sum([mean_pairs(shape, start, num_tokens) for start, num_tokens in runs])
+
+
+def total_kv_tokens(shape: ModelShape, stretches: Iterable[tuple[int, int, int]]) -> float:
+    """Tokens of KV in the stretches of an attention plan, averaged over the layers' windows. Each
+    is given as (position, tokens, position of the first row that reads it); a layer with a window
+    needs of it only what that row still sees.
+
+    Formula: sum over stretches and layers of tokens after (first row - window) / n_l
+    """
+    if not shape.windows:
+        return sum([num_tokens for _, num_tokens, _ in stretches])
+    return sum([_layer_mean(shape, _visible(*stretch)) for stretch in stretches])
+
+
+def _visible(position: int, num_tokens: int, first_row: int) -> Callable[[int | None], float]:
+    def visible(window: int | None) -> float:
+        if window is None:
+            return num_tokens
+        return min(num_tokens, max(0, position + num_tokens - 1 - (first_row - window)))
+
+    return visible
 
 
 def mean_kv_tokens(shape: ModelShape, workload: Workload) -> float:

@@ -26,6 +26,8 @@ from umbel.runtime.engine import Engine
 from umbel.runtime.errors import EngineError
 from umbel.runtime.outputs import TokenLogprob
 from umbel.runtime.parts import EngineParts
+from umbel.runtime.roofline.model_costs import ModelCosts
+from umbel.runtime.roofline.shapes import shape_of
 from umbel.runtime.sampler import Sampled, SamplingRow
 from umbel.runtime.step import StepPlan
 from umbel.runtime.submission import Limits
@@ -33,6 +35,18 @@ from umbel.runtime.submission import Limits
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 VOCAB_SIZE = 32
 CONTEXT_LEN = 512
+SHAPE = shape_of(  # of the model that is simulated, as far as cost is concerned
+    "simulated",
+    num_layers=2,
+    num_q_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    hidden_size=32,
+    intermediate_size=64,
+    vocab_size=VOCAB_SIZE,
+    max_context=CONTEXT_LEN,
+    is_tied=True,
+)
 BOS_ID = 31
 _E_ACUTE = "é".encode()
 
@@ -175,6 +189,7 @@ class EngineRig:
             ),
             limits=Limits(CONTEXT_LEN, VOCAB_SIZE, num_blocks, block_size),
             namespace=NAMESPACE,
+            costs=ModelCosts(SHAPE, "float32", "float32"),
         )
         config = EngineConfig(num_blocks=num_blocks, block_size=block_size, **options)
         self.engine = Engine.from_parts(parts, config)
