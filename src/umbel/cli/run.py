@@ -91,6 +91,10 @@ def parse_arguments(program: Program, pairs: list[str]) -> dict[str, Any]:
             raise InvalidRequest(
                 f"--arg {name}: {text!r} is not JSON for {hint}: {error}"
             ) from error
+    try:
+        inspect.signature(program.function).bind(None, **values)
+    except TypeError as error:
+        raise InvalidRequest(f"{error}; give it by --arg NAME=VALUE") from error
     return values
 
 
