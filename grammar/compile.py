@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from umbel.grammar.automaton import ByteDfa, minimize
-from umbel.grammar.choices import literals_to_bytes
-from umbel.grammar.closing import UNREACHABLE
+from umbel.grammar.choices import checked_choices
 from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, UnsupportedGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.machine import TokenMachine
 from umbel.grammar.matcher import Constraint
+from umbel.grammar.pushdown import build
+from umbel.grammar.pushdown.leaves import dfa_leaf, literal_leaf
+from umbel.grammar.pushdown.rules import RuleState
 from umbel.grammar.regex.chardfa import determinize
 from umbel.grammar.regex.parser import parse_regex
 from umbel.grammar.regex.syntax import Node
@@ -34,15 +36,20 @@ def compile_regex(
     if not isinstance(pattern, str):
         raise GrammarError(f"regex must be a string, got {type(pattern).__name__}")
     tree = parse_regex(pattern, limits=limits)
-    return _constraint("regex", pattern, _to_dfa(tree, limits), vocabulary, limits)
+    root = build.leaf(dfa_leaf(_to_dfa(tree, limits)))
+    return constraint_of("regex", pattern, root, vocabulary, limits)
 
 
 def compile_choices(
     choices: Sequence[str], vocabulary: Vocabulary, *, limits: Limits = _DEFAULTS
 ) -> Constraint:
     """The whole output is one of the texts."""
-    dfa = literals_to_bytes(choices, limits)
-    return _constraint("choices", sorted(set(choices)), dfa, vocabulary, limits)
+    texts = checked_choices(choices, limits)
+    named = [(text, 0) for text in texts if text]
+    root = build.leaf(literal_leaf(named)) if named else build.EMPTY
+    if named and len(named) < len(texts):
+        root = build.optional(root)
+    return constraint_of("choices", sorted(set(choices)), root, vocabulary, limits)
 
 
 def compile_json_schema(
@@ -58,7 +65,8 @@ def compile_json_schema(
     """
     loaded = load_schema(schema, limits)
     tree = lower_schema(loaded, limits)
-    return _constraint("json_schema", loaded, _to_dfa(tree, limits), vocabulary, limits)
+    root = build.leaf(dfa_leaf(_to_dfa(tree, limits)))
+    return constraint_of("json_schema", loaded, root, vocabulary, limits)
 
 
 def compile_lark(text: str, vocabulary: Vocabulary, *, limits: Limits = _DEFAULTS) -> Constraint:
@@ -75,14 +83,19 @@ def _to_dfa(tree: Node, limits: Limits) -> ByteDfa:
     return minimize(to_bytes(characters, limits))
 
 
-def _constraint(
-    kind: str, source: Any, dfa: ByteDfa, vocabulary: Vocabulary, limits: Limits
+def constraint_of(
+    kind: str, source: Any, root: RuleState, vocabulary: Vocabulary, limits: Limits
 ) -> Constraint:
-    machine = TokenMachine(dfa, vocabulary)
-    if machine.closing_cost(machine.start) == UNREACHABLE:
+    """The constraint of a grammar state. source: JSON content that, with `kind`, says all about
+    `root`.
+
+    Raises `UnsatisfiableGrammar` if no tokens of the vocabulary spell any text of it.
+    """
+    machine = TokenMachine(root, vocabulary)
+    if machine.is_stuck(machine.start):
         raise UnsatisfiableGrammar(
-            "no sequence of this vocabulary's tokens satisfies the grammar: every matching text "
-            "needs bytes that no tokens spell"
+            "no sequence of this vocabulary's tokens satisfies the grammar: every matching text needs a "
+            "byte that no token has"
         )
     content = json.dumps([kind, source, repr(limits), vocabulary.key])
     return Constraint(kind, hashlib.sha256(content.encode()).hexdigest(), machine)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from umbel.grammar.machine import TokenMachine
+from umbel.grammar.pushdown.configs import Config
 from umbel.grammar.vocabulary import Vocabulary
 
 _MAX_FORCED_BYTES = 1024
@@ -24,10 +25,10 @@ class ForcedText:
     safe_len: int
 
 
-def forced_text(machine: TokenMachine, state: int) -> ForcedText:
-    raw, states = machine.forced_bytes(state, _MAX_FORCED_BYTES)
+def forced_text(machine: TokenMachine, config: Config) -> ForcedText:
+    raw, places = machine.forced_bytes(config, _MAX_FORCED_BYTES)
     text = _whole_characters(raw)
-    after = states[len(text)]
+    after = places[len(text)]
     trie = machine.vocabulary.trie
     safe_len = len(text)
     for start in range(max(0, len(text) - trie.max_token_len + 1), len(text)):

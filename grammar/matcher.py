@@ -5,7 +5,9 @@ it, a value.
 import numpy as np
 
 from umbel.grammar.forced import ForcedText, forced_text, forced_tokens
-from umbel.grammar.machine import MaskRow, TokenMachine
+from umbel.grammar.machine import TokenMachine
+from umbel.grammar.pushdown.configs import Config
+from umbel.grammar.pushdown.reading import MaskRow
 
 _RECENT_TOKENS = 32  # context in which forced text is tokenized
 _MAX_KEPT_FORCED = 10_000
@@ -22,12 +24,12 @@ class Constraint:
         self.kind = kind
         self.key = key
         self.machine = machine
-        self._forced: dict[int, ForcedText] = {}
+        self._forced: dict[Config, ForcedText] = {}
 
     def start(self) -> "Matcher":
-        return Matcher(self, _Link(self.machine.start, None, None, 0))
+        return Matcher(self, self.machine.start)
 
-    def forced_text(self, state: int) -> ForcedText:
+    def forced_text(self, state: Config) -> ForcedText:
         """Kept per state: all matchers of the constraint share it."""
         found = self._forced.get(state)
         if found is None:
@@ -37,60 +39,49 @@ class Constraint:
         return found
 
 
-class _Link:
-    """One token of a history: immutable, so shared by clones. `ended`: it was an EOS id."""
-
-    __slots__ = ("before", "ended", "length", "state", "token_id")
-
-    def __init__(
-        self,
-        state: int,
-        before: "_Link | None",
-        token_id: int | None,
-        length: int,
-        *,
-        ended: bool = False,
-    ) -> None:
-        self.state = state
-        self.before = before
-        self.token_id = token_id
-        self.length = length
-        self.ended = ended
+# The tokens taken so far, newest first: (place before the token, token, older ones, number of them). Immutable, so
+# clones share it; a plain tuple, because one is made for every token.
+_History = tuple[Config, int, "_History | None", int]
+_UINT32 = np.dtype(np.uint32)
 
 
 class Matcher:
-    """Where one output stands in its constraint. Cheap to clone: the history is a shared linked
-    list.
+    """Where one output stands in its constraint. A value in all but name: a place, and the way to
+    it.
     """
 
-    __slots__ = ("_at", "_machine", "constraint")
+    __slots__ = ("_config", "_history", "_machine", "_row_shape", "constraint")
 
-    def __init__(self, constraint: Constraint, at: _Link) -> None:
+    def __init__(
+        self, constraint: Constraint, config: Config, history: _History | None = None
+    ) -> None:
         self.constraint = constraint
         self._machine = constraint.machine
-        self._at = at
+        self._row_shape = (self._machine.vocabulary.num_words,)
+        self._config = config
+        self._history = history
 
     @property
     def num_tokens(self) -> int:
         """Tokens taken so far, EOS included."""
-        return self._at.length
+        return 0 if self._history is None else self._history[3]
 
     @property
     def accepting(self) -> bool:
         """The text so far is complete."""
-        return self._machine.is_accepting(self._at.state)
+        return self._config.can_end
 
     @property
     def finished(self) -> bool:
         """EOS was taken, or nothing but EOS can follow."""
-        return self._at.ended or self._machine.is_exhausted(self._at.state)
+        return self._machine.is_exhausted(self._config)
 
     @property
     def closing_cost(self) -> int:
         """Upper bound on the tokens still needed to be accepting; an output with that limit
         completes.
         """
-        return self._machine.closing_cost(self._at.state)
+        return self._machine.closing_cost(self._config)
 
     def fill_mask(self, row: MaskRow, *, budget: int | None = None) -> None:
         """Write the tokens allowed next into row [W] uint32: bit `i % 32` of word `i // 32` is
@@ -101,30 +92,22 @@ class Matcher:
         that cannot be promised for any token, and the mask is the one without a budget. After EOS
         nothing is allowed.
         """
-        if row.shape != (self._machine.vocabulary.num_words,) or row.dtype != np.uint32:
+        if row.shape != self._row_shape or row.dtype != _UINT32:
             raise ValueError(
-                f"row is {row.dtype} {list(row.shape)}, expected uint32 "
-                f"[{self._machine.vocabulary.num_words}]"
+                f"row is {row.dtype} {list(row.shape)}, expected uint32 {list(self._row_shape)}"
             )
-        if self._at.ended:
-            row.fill(0)
-        else:
-            row[:] = self._machine.mask(self._at.state, budget)
+        self._machine.fill(self._config, row, budget)
 
     def advance(self, token_id: int) -> bool:
         """Take a token. False: it is not allowed here, and the state is unchanged."""
-        at = self._at
-        if at.ended:
-            return False
-        if token_id in self._machine.vocabulary.eos_ids:
-            if not self._machine.is_accepting(at.state):
-                return False
-            self._at = _Link(at.state, at, token_id, at.length + 1, ended=True)
-            return True
-        target = self._machine.move(at.state, token_id)
+        config = self._config
+        target = config.moves.get(token_id) or self._machine.move(config, token_id)
         if target is None:
             return False
-        self._at = _Link(target, at, token_id, at.length + 1)
+        history = self._history
+        length = 1 if history is None else history[3] + 1
+        self._history = (config, token_id, history, length)
+        self._config = target
         return True
 
     def forced(self, *, budget: int | None = None) -> list[int]:
@@ -134,46 +117,43 @@ class Matcher:
         Advance accepts them one after the other. budget: as in `fill_mask`; canonical tokens can be
         more than the fewest possible, so only as many are given as leave completion certain.
         """
-        at = self._at
-        if at.ended or self._machine.vocabulary.encode is None:
+        if self._machine.vocabulary.encode is None:
             return []
-        forced = self.constraint.forced_text(at.state)
+        forced = self.constraint.forced_text(self._config)
         if forced.safe_len == 0:
             return []
         tokens = forced_tokens(forced, self._machine.vocabulary, self._recent_ids())
         return self._sure_prefix(tokens, budget)
 
     def clone(self) -> "Matcher":
-        return Matcher(self.constraint, self._at)
+        return Matcher(self.constraint, self._config, self._history)
 
     def rollback(self, num_tokens: int) -> None:
         """Take back the last `num_tokens` tokens (EOS counts). Raises ValueError when there are
         fewer.
         """
-        if not 0 <= num_tokens <= self._at.length:
+        if not 0 <= num_tokens <= self.num_tokens:
             raise ValueError(
-                f"rollback({num_tokens}) of a matcher that took {self._at.length} tokens"
+                f"rollback({num_tokens}) of a matcher that took {self.num_tokens} tokens"
             )
-        at = self._at
         for _ in range(num_tokens):
-            assert at.before is not None
-            at = at.before
-        self._at = at
+            assert self._history is not None
+            self._config, _, self._history, _ = self._history
 
     def _recent_ids(self) -> list[int]:
         recent: list[int] = []
-        at = self._at
-        while at.before is not None and at.token_id is not None and len(recent) < _RECENT_TOKENS:
-            recent.append(at.token_id)
-            at = at.before
+        history = self._history
+        while history is not None and len(recent) < _RECENT_TOKENS:
+            recent.append(history[1])
+            history = history[2]
         return recent[::-1]
 
     def _sure_prefix(self, tokens: list[int], budget: int | None) -> list[int]:
-        state = self._at.state
+        config = self._config
         if budget is not None and budget < self.closing_cost:
             budget = None
         for count, token_id in enumerate(tokens):
-            target = self._machine.move(state, token_id)
+            target = self._machine.move(config, token_id)
             over = (
                 budget is not None
                 and target is not None
@@ -181,5 +161,5 @@ class Matcher:
             )
             if target is None or over:
                 return tokens[:count]
-            state = target
+            config = target
         return tokens

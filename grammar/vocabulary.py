@@ -3,12 +3,13 @@ spelled.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from umbel.grammar.pushdown.space import ReadingSpace
 from umbel.grammar.trie import TokenTrie
 
 
@@ -22,6 +23,7 @@ class Vocabulary:
     themselves.
     size: width of the model's logits, at least `len(token_bytes)`; ids beyond the tokenizer are
     never allowed.
+    special_ids: special tokens by the name that a grammar may call them (`<|name|>`).
     encode: the tokenizer's own segmentation of a text, without special tokens; None: no forced
     tokens.
     """
@@ -33,6 +35,7 @@ class Vocabulary:
         *,
         size: int,
         encode: Callable[[str], list[int]] | None = None,
+        special_ids: Mapping[str, int] | None = None,
     ) -> None:
         if size < len(token_bytes):
             raise ValueError(
@@ -46,6 +49,7 @@ class Vocabulary:
         self.num_words = (size + 31) // 32
         self.eos_ids = frozenset(eos_ids)
         self.encode = encode
+        self.special_ids = dict(special_ids or {})
         self._bytes: list[bytes | None] = [
             text if text and token_id not in self.eos_ids else None
             for token_id, text in enumerate(token_bytes)
@@ -69,11 +73,34 @@ class Vocabulary:
         return TokenTrie(self.ids_by_bytes)
 
     @cached_property
+    def readings(self) -> ReadingSpace:
+        """What all constraints of this vocabulary share: see `pushdown.space`."""
+        return ReadingSpace(self)
+
+    @cached_property
     def has_byte(self) -> npt.NDArray[np.bool_]:
         """[256] bool: whether the byte alone is a token."""
         available = np.zeros(256, bool)
         available[[text[0] for text in self.ids_by_bytes if len(text) == 1]] = True
         return available
+
+    @cached_property
+    def lone_bytes(self) -> bytes:
+        """The bytes that are tokens by themselves."""
+        return bytes(np.flatnonzero(self.has_byte).tolist())
+
+    def fewest_tokens(self, text: bytes) -> list[int]:
+        """For each offset of `text` and its end, the fewest tokens that spell the rest; 2**40 if
+        none do.
+        """
+        costs = [2**40] * len(text) + [0]
+        ids_by_bytes = self.ids_by_bytes
+        longest = min(self.trie.max_token_len, 32)  # longer ones save little
+        for start in range(len(text) - 1, -1, -1):
+            for end in range(start + 1, min(len(text), start + longest) + 1):
+                if costs[end] < costs[start] and text[start:end] in ids_by_bytes:
+                    costs[start] = costs[end] + 1
+        return costs
 
     @cached_property
     def compound_atoms(self) -> list[bytes]:

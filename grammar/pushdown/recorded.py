@@ -1,5 +1,6 @@
-"""Heads whose future depends on the text itself: undeclared property names and items of unique arrays, which must
-not come twice. The text is part of the thread until the leaf ends, and nothing else changes.
+"""Heads whose future depends on the text itself: undeclared property names and items of unique
+arrays, which must not come twice. The text is part of the thread until the leaf ends, and nothing
+else changes.
 """
 
 from collections.abc import Callable, Collection
@@ -13,9 +14,10 @@ from umbel.grammar.pushdown.rules import Sequence
 class RecordedHead:
     """As `Head`, but what follows is `follow(tag, text)`, with all bytes that the leaf has read.
 
-    follow(tag, None) stands for the future after a text that is nowhere known: the answer for closing costs, and
-    for masks wherever no second text of the same kind fits into the rest of one token. It allows all that
-    follow(tag, text) allows for every text, and a few texts more (equal ones again).
+    follow(tag, None) stands for the future after a text that is nowhere known: the answer for
+    closing costs, and for masks wherever no second text of the same kind fits into the rest of one
+    token. It allows all that follow(tag, text) allows for every text, and a few texts more (equal
+    ones again).
     """
 
     leaf: Leaf

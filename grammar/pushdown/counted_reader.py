@@ -1,0 +1,267 @@
+"""Reading tokens with an automaton whose items are counted: lengths of any size, without unrolling.
+
+All counted leaves over one automaton share its readings: a token adds the same number of items
+wherever it is read, so the tokens and exits are found once with the items that each starts, and
+picked by the bounds. Bounds farther away than any token reaches make no difference, which is why a
+string of 100,000 characters is as cheap as any.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from umbel.grammar.pushdown.count_table import CountTable
+from umbel.grammar.pushdown.dfa_reader import DfaReader
+from umbel.grammar.pushdown.leaves import NO_TAG, CountedLeaf
+from umbel.grammar.pushdown.reading import DEAD, Exits, Reading, reading_of
+from umbel.grammar.pushdown.residual import Residual
+from umbel.grammar.pushdown.rules import UNREACHABLE
+from umbel.grammar.pushdown.sweep import StateArray, sweep
+
+if TYPE_CHECKING:
+    from umbel.grammar.vocabulary import Vocabulary
+
+_WIDE_RESIDUAL = 1_000
+_MAX_KEPT = 20_000
+_NO_BOUND = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one residual holds from one state: every token with the items it starts, and every exit."""
+
+    ids: npt.NDArray[np.int32]
+    codes: StateArray  # state + num_states * items started
+    distinct: list[tuple[int, int]]  # (state, items) of all that occur
+    inverse: npt.NDArray[np.intp]  # into `distinct`
+    exits: tuple[tuple[int, int, Residual], ...]  # tag, items, rest
+    most: int  # items that any token or exit starts
+
+
+class CountedBase:
+    """An automaton with counted steps, for all bounds. Kept per vocabulary, shared by the leaves
+    over it.
+    """
+
+    def __init__(self, leaf: CountedLeaf, reader: DfaReader, vocabulary: "Vocabulary") -> None:
+        dfa = leaf.base.dfa
+        self.reader = reader
+        self.vocabulary = vocabulary
+        self.num_states = len(dfa.table)
+        self._num_columns = dfa.table.shape[1]
+        self._byte_class: list[int] = dfa.byte_class.tolist()
+        self._counts_list: list[list[bool]] = leaf.counts.tolist()
+        flat = np.where(dfa.table == dfa.dead, DEAD, dfa.table).reshape(-1)
+        self._flat = flat.astype(np.int32)
+        self._counts_flat = leaf.counts.reshape(-1).astype(np.int32) * self.num_states
+        self._column_of = dfa.byte_class.astype(np.int32)
+        self._leaf = leaf
+        self._tables: dict[int | None, CountTable] = {}
+        self._found: dict[tuple[int, Residual], _Found] = {}
+        self.memo: dict[tuple[int, int, int, Residual], Reading] = {}
+        self.table = self.table_for(None)
+
+    def table_for(self, tag: int | None) -> CountTable:
+        found = self._tables.get(tag)
+        if found is None:
+            tags = self._leaf.base.tags
+            goal = tags >= 0 if tag is None else tags == tag
+            dfa = self._leaf.base.dfa
+            found = CountTable(dfa, self._leaf.counts, goal, self.vocabulary)
+            self._tables[tag] = found
+        return found
+
+    def starts_item(self, state: int, value: int) -> bool:
+        return self._counts_list[state][self._byte_class[value]]
+
+    def is_possible(self, state: int, need: int, room: int) -> bool:
+        return self.table.first(state, need) <= room
+
+    def read(self, state: int, need: int, room: int, residual: Residual) -> Reading:
+        """`need` items at least and `room` at most are still to be started."""
+        found = self.found(state, residual)
+        table = self.table
+        # Exact: see CountTable. Beyond these, all windows [need, room] of the same shape are alike.
+        far = found.most + table.preperiod
+        if need > far and room - need >= table.period - 1:
+            room, need = min(room - need, found.most + far + table.period) + far, far
+        room = min(room, need + found.most + far + table.period + found.most)
+        key = (state, need, room, residual)
+        reading = self.memo.get(key)
+        if reading is None:
+            reading = self._pick(found, need, room, residual)
+            if len(self.memo) >= _MAX_KEPT:
+                self.memo.clear()
+            self.memo[key] = reading
+        return reading
+
+    def allowed(self, found: _Found, need: int, room: int) -> npt.NDArray[np.bool_]:
+        """Which of the distinct (state, items) can be completed."""
+        fits = [
+            items <= room and self.is_possible(state, need - items, room - items)
+            for state, items in found.distinct
+        ]
+        return np.array(fits, bool)
+
+    def _pick(self, found: _Found, need: int, room: int, residual: Residual) -> Reading:
+        fits = self.allowed(found, need, room)
+        ids = found.ids if fits.all() else found.ids[fits[found.inverse]]
+        exits: dict[int, list[Residual]] = {}
+        for tag, items, rest in found.exits:
+            if need <= items <= room:
+                exits.setdefault(tag, []).append(rest)
+        union = residual.space.union
+        kept: Exits = tuple((tag, union(rests)) for tag, rests in exits.items())
+        return reading_of(self.vocabulary, ids, kept)
+
+    def found(self, state: int, residual: Residual) -> _Found:
+        key = (state, residual)
+        known = self._found.get(key)
+        if known is None:
+            if len(self._found) >= _MAX_KEPT:
+                self._found.clear()
+            known = self._found[key] = self._find(state, residual)
+        return known
+
+    def _find(self, state: int, residual: Residual) -> _Found:
+        space, tags = residual.space, self._leaf.base.tags
+        exits: list[tuple[int, int, Residual]] = []
+        if tags[state] >= 0:
+            exits.append((int(tags[state]), 0, residual))
+        if residual.num_below > _WIDE_RESIDUAL:
+            nodes, codes = sweep(residual, state, self._advance)
+            tagged = tags[codes % self.num_states]
+            at = np.flatnonzero(tagged >= 0)
+            kinds = codes[at] // self.num_states * len(tags) + tagged[at]
+            for kind in set(kinds.tolist()):
+                rest = space.below_all(nodes[at[kinds == kind]])
+                if rest is not None:
+                    exits.append((kind % len(tags), kind // len(tags), rest))
+            ids, ends = space.ends_of(nodes, codes)
+            codes = ends.astype(np.int32)
+        else:
+            ids, codes = self._walk(state, residual, exits)
+        distinct, inverse = np.unique(codes, return_inverse=True)
+        pairs = [(c % self.num_states, c // self.num_states) for c in distinct.tolist()]
+        most = max([items for _, items in pairs] + [items for _, items, _ in exits], default=0)
+        return _Found(ids, codes, pairs, inverse.reshape(-1), tuple(exits), most)
+
+    def _advance(self, codes: StateArray, values: npt.NDArray[np.uint8]) -> StateArray:
+        states = codes % self.num_states
+        at = states * self._num_columns + self._column_of[values]
+        targets = self._flat[at]
+        return np.where(
+            targets < 0, DEAD, targets + (codes - states) + self._counts_flat[at]
+        ).astype(np.int32)
+
+    def _walk(
+        self, state: int, residual: Residual, exits: list[tuple[int, int, Residual]]
+    ) -> tuple[npt.NDArray[np.int32], StateArray]:
+        ids: list[int] = []
+        codes: list[int] = []
+        tags = self.reader.tags
+        by_kind: dict[tuple[int, int], list[Residual]] = {}
+        stack = [(state, 0, residual)]
+        while stack:
+            at, items, rest = stack.pop()
+            targets = self.reader.moves(at)
+            edges = rest.edges or rest.fill_edges()
+            for value in targets if len(targets) < len(edges) else edges:
+                target = targets.get(value)
+                edge = rest.edge(value)
+                if target is None or edge is None:
+                    continue
+                after = items + self.starts_item(at, value)
+                ended, below = edge
+                ids += ended
+                codes += [target + self.num_states * after] * len(ended)
+                if below is not None:
+                    if tags[target] >= 0:
+                        by_kind.setdefault((tags[target], after), []).append(below)
+                    stack.append((target, after, below))
+        union = residual.space.union
+        exits += [(tag, items, union(rests)) for (tag, items), rests in by_kind.items()]
+        return np.array(ids, np.int32), np.array(codes, np.int32)
+
+
+class CountedReader:
+    """See `reading.Reader`. A state is a state of the automaton + num_states * items started so
+    far.
+    """
+
+    start = 0
+    greedy = False
+
+    def __init__(self, leaf: CountedLeaf, base: CountedBase) -> None:
+        self._base = base
+        self._low = leaf.low
+        self._high = _NO_BOUND if leaf.high is None else leaf.high
+        self._is_open = leaf.high is None
+        self.has_gaps = base.reader.has_gaps or not self._is_possible(0, 0)
+
+    def _is_possible(self, state: int, items: int) -> bool:
+        return self._base.is_possible(state, self._low - items, self._high - items)
+
+    def _joined(self, state: int, items: int) -> int:
+        if self._is_open and items > self._low:
+            items = self._low  # more make no difference
+        return state + self._base.num_states * items
+
+    def step(self, state: int, value: int) -> int:
+        items, at = divmod(state, self._base.num_states)
+        target = self._base.reader.step(at, value)
+        if target == DEAD:
+            return DEAD
+        items += self._base.starts_item(at, value)
+        if items > self._high or not self._is_possible(target, items):
+            return DEAD
+        return self._joined(target, items)
+
+    def tag(self, state: int) -> int:
+        items, at = divmod(state, self._base.num_states)
+        return self._base.reader.tags[at] if self._low <= items <= self._high else NO_TAG
+
+    def is_live(self, state: int) -> bool:
+        items, at = divmod(state, self._base.num_states)
+        return self._is_possible(at, items)
+
+    def next_bytes(self, state: int) -> Iterable[int]:
+        at = state % self._base.num_states
+        return (v for v in self._base.reader.moves(at) if self.step(state, v) != DEAD)
+
+    def is_final(self, state: int) -> bool:
+        return next(iter(self.next_bytes(state)), None) is None
+
+    def bound(self, state: int, tag: int) -> int:
+        need = self._low - state // self._base.num_states
+        return self._base.table_for(tag).bound(need)
+
+    def tags_from(self, state: int) -> Collection[int]:
+        return self._base.reader.tags_from(state % self._base.num_states)
+
+    def cost(self, state: int, tag: int) -> int:
+        items, at = divmod(state, self._base.num_states)
+        if self.tag(state) == tag:
+            return 0
+        table = self._base.table_for(tag)
+        return table.cost(at, self._low - items, self._high - items)
+
+    def read(self, state: int, residual: Residual) -> Reading:
+        items, at = divmod(state, self._base.num_states)
+        return self._base.read(at, max(self._low - items, 0), self._high - items, residual)
+
+    def ends(
+        self, state: int, residual: Residual
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        items, at = divmod(state, self._base.num_states)
+        found = self._base.found(at, residual)
+        need, room = max(self._low - items, 0), self._high - items
+        fits = self._base.allowed(found, need, room)[found.inverse]
+        ends = [self._joined(s, items + i) for s, i in found.distinct]
+        return found.ids[fits], np.array(ends, np.int64)[found.inverse][fits]
+
+
+assert UNREACHABLE > _NO_BOUND

@@ -1,0 +1,254 @@
+"""Reading tokens with a large language of which a few texts are banned or mean something else.
+
+While the text so far is a prefix of a literal, the base automaton is where that prefix leads it, so
+a state is a node of the literals' trie; afterwards it is a state of the base. Masks are the base's,
+with the few tokens corrected that run along literals.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from umbel.grammar.pushdown.leaves import OverrideLeaf
+from umbel.grammar.pushdown.literal_reader import LiteralTrie
+from umbel.grammar.pushdown.reading import DEAD, Exits, Reader, Reading
+from umbel.grammar.pushdown.residual import Residual
+from umbel.grammar.pushdown.rules import UNREACHABLE
+
+if TYPE_CHECKING:
+    from umbel.grammar.vocabulary import Vocabulary
+
+_MAX_KEPT = 20_000
+
+
+class OverrideReader:
+    """See `reading.Reader`. Trie node n is state 2n, state q of the base is 2q + 1."""
+
+    start = 0
+    greedy = False
+
+    def __init__(self, leaf: OverrideLeaf, base: Reader, vocabulary: "Vocabulary") -> None:
+        self._vocabulary = vocabulary
+        self._base = base
+        self._trie = LiteralTrie(leaf.literals)
+        # Per trie node: the state of base after the same text, DEAD if it allows none such.
+        self._base_state: dict[int, int] = {0: base.start}
+        self._alive: dict[int, bool] = {}
+        self._costs: dict[tuple[int, int], int] = {}
+        lone = vocabulary.lone_bytes
+        self.has_gaps = base.has_gaps or any(t.translate(None, lone) for t in self._trie.texts)
+        self._memo: dict[tuple[int, Residual], Reading] = {}
+
+    def _children(self, node: int) -> dict[int, int]:
+        """The children of a node; their base states are known afterwards."""
+        children = self._trie.children(node)
+        at = self._base_state[node]
+        for value, child in children.items():
+            if child not in self._base_state:
+                self._base_state[child] = DEAD if at == DEAD else self._base.step(at, value)
+        return children
+
+    def step(self, state: int, value: int) -> int:
+        if state & 1:
+            target = self._base.step(state >> 1, value)
+            return DEAD if target == DEAD else 2 * target + 1
+        node = state >> 1
+        child = self._children(node).get(value)
+        if child is not None:
+            return 2 * child if self._can_end(child) else DEAD
+        at = self._base_state[node]
+        target = DEAD if at == DEAD else self._base.step(at, value)
+        return DEAD if target == DEAD else 2 * target + 1
+
+    def tag(self, state: int) -> int:
+        return self._base.tag(state >> 1) if state & 1 else self._node_tag(state >> 1)
+
+    def _node_tag(self, node: int) -> int:
+        at = self._base_state[node]
+        if self._trie.ends_literal(node) or at == DEAD:
+            return self._trie.tag(node)
+        return self._base.tag(at)
+
+    def _can_end(self, node: int) -> bool:
+        """Whether some text goes through the node: a banned literal need not leave any."""
+        found = self._alive.get(node)
+        if found is None:
+            children = self._children(node)
+            at = self._base_state[node]
+            found = self._node_tag(node) >= 0
+            if not found and at != DEAD:
+                found = any(value not in children for value in self._base.next_bytes(at))
+            found = found or any(self._can_end(child) for child in children.values())
+            self._alive[node] = found
+        return found
+
+    def is_final(self, state: int) -> bool:
+        return next(iter(self.next_bytes(state)), None) is None
+
+    def bound(self, state: int, tag: int) -> int:
+        if state & 1:
+            return self._base.bound(state >> 1, tag)
+        bound, at = 0, self._base_state[state >> 1]
+        if at != DEAD and tag in self._base.tags_from(at):
+            bound = self._base.bound(at, tag)
+        numbers, depth = self._trie.members(state >> 1)
+        longest = max((len(self._trie.texts[n]) - depth for n in numbers), default=0)
+        return bound + longest
+
+    def next_bytes(self, state: int) -> Iterable[int]:
+        if state & 1:
+            return self._base.next_bytes(state >> 1)
+        node = state >> 1
+        children = self._children(node)
+        at = self._base_state[node]
+        inside = {value for value, child in children.items() if self._can_end(child)}
+        if at == DEAD:
+            return inside
+        return inside.union(v for v in self._base.next_bytes(at) if v not in children)
+
+    def tags_from(self, state: int) -> Collection[int]:
+        if state & 1:
+            return self._base.tags_from(state >> 1)
+        numbers, _ = self._trie.members(state >> 1)
+        tags = {self._trie.tags[number] for number in numbers if self._trie.tags[number] >= 0}
+        at = self._base_state[state >> 1]
+        return tags if at == DEAD else tags.union(self._base.tags_from(at))
+
+    def is_live(self, state: int) -> bool:
+        if state & 1:
+            return self._base.is_live(state >> 1)
+        if not self.has_gaps:
+            return True
+        return any(self.cost(state, tag) < UNREACHABLE for tag in self.tags_from(state))
+
+    def cost(self, state: int, tag: int) -> int:
+        if state & 1:
+            return self._base.cost(state >> 1, tag)
+        key = (state, tag)
+        found = self._costs.get(key)
+        if found is None:
+            found = self._costs[key] = self._node_cost(state >> 1, tag)
+        return found
+
+    def _node_cost(self, node: int, tag: int) -> int:
+        if self._node_tag(node) == tag:
+            return 0
+        numbers, depth = self._trie.members(node)
+        tags, texts = self._trie.tags, self._trie.texts
+        literal = (
+            self._vocabulary.fewest_tokens(texts[n][depth:])[0] for n in numbers if tags[n] == tag
+        )
+        best = min(literal, default=UNREACHABLE)
+        lone = self._vocabulary.lone_bytes
+        children = self._children(node)
+        at = self._base_state[node]
+        if at != DEAD and tag in self._base.tags_from(at):
+            for value in self._base.next_bytes(at):
+                if value not in children and value in lone:
+                    best = min(best, 1 + self._base.cost(self._base.step(at, value), tag))
+        if best >= UNREACHABLE:  # rare: further along the literals, then off them
+            for value, child in children.items():
+                if value in lone and self._can_end(child):
+                    best = min(best, 1 + self.cost(2 * child, tag))
+        return best
+
+    def read(self, state: int, residual: Residual) -> Reading:
+        if state & 1:
+            return self._base.read(state >> 1, residual)
+        key = (state, residual)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._correct(state >> 1, residual)
+            if len(self._memo) >= _MAX_KEPT:
+                self._memo.clear()
+            self._memo[key] = found
+        return found
+
+    def _correct(self, node: int, residual: Residual) -> Reading:
+        """The base's reading, with what it says along the literals replaced."""
+        at = self._base_state[node]
+        base = self._base.read(at, residual) if at != DEAD else Reading(None, (), ())
+        added: list[int] = []
+        removed: list[int] = []
+        gone: dict[int, list[Residual]] = {}  # exits of base that are not ours
+        exits: dict[int, list[Residual]] = {}
+        for place, rest, ended in self._along(node, residual):
+            at = self._base_state[place]
+            is_alive = self._can_end(place) and self.is_live(2 * place)
+            was_alive = at != DEAD and self._base.is_live(at)
+            if ended and is_alive != was_alive:
+                (added if is_alive else removed).extend(ended)
+            tag = self._node_tag(place)
+            old = -1 if at == DEAD else self._base.tag(at)
+            if rest is not None and tag != old:
+                if old >= 0:
+                    gone.setdefault(old, []).append(rest)
+                if tag >= 0:
+                    exits.setdefault(tag, []).append(rest)
+        return _merged(base, added, removed, gone, exits, residual)
+
+    def _along(
+        self, node: int, residual: Residual
+    ) -> list[tuple[int, Residual | None, tuple[int, ...]]]:
+        """The places where text and literals still agree: node, rest, the tokens that end there."""
+        found: list[tuple[int, Residual | None, tuple[int, ...]]] = [(node, residual, ())]
+        for place, rest, _ in found:
+            if rest is None:
+                continue
+            for value, child in self._children(place).items():
+                edge = rest.edge(value)
+                if edge is not None:
+                    found.append((child, edge[1], edge[0]))
+        return found
+
+    def ends(
+        self, state: int, residual: Residual
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        at = state >> 1 if state & 1 else self._base_state[state >> 1]
+        ids, states = np.zeros(0, np.int32), np.zeros(0, np.int64)
+        if at != DEAD:
+            ids, states = self._base.ends(at, residual)
+            states = 2 * states + 1
+        if state & 1:
+            return ids, states
+        along = self._along(state >> 1, residual)
+        corrected = [token_id for _, _, ended in along for token_id in ended]
+        kept = ~np.isin(ids, corrected)
+        more = [
+            (token_id, 2 * place)
+            for place, _, ended in along
+            for token_id in ended
+            if self._can_end(place) and self.is_live(2 * place)
+        ]
+        extra = np.array(more, np.int64).reshape(-1, 2)
+        return (
+            np.concatenate([ids[kept], extra[:, 0].astype(np.int32)]),
+            np.concatenate([states[kept], extra[:, 1]]),
+        )
+
+
+def _merged(
+    base: Reading,
+    added: list[int],
+    removed: list[int],
+    gone: dict[int, list[Residual]],
+    exits: dict[int, list[Residual]],
+    residual: Residual,
+) -> Reading:
+    ids = base.ids
+    if base.row is None:
+        ids = tuple(i for i in ids if i not in removed)
+        removed = []
+    space = residual.space
+    for tag, rest in base.exits:
+        lost = gone.get(tag)
+        if lost:
+            nodes = np.setdiff1d(rest.nodes, space.union(lost).nodes, assume_unique=True)
+            if len(nodes):
+                exits.setdefault(tag, []).append(space.of_nodes(nodes))
+        else:
+            exits.setdefault(tag, []).append(rest)
+    kept: Exits = tuple((tag, space.union(rests)) for tag, rests in exits.items())
+    return Reading(base.row, ids + tuple(added), kept, (*base.removed, *removed))

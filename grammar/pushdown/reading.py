@@ -1,0 +1,103 @@
+"""What a leaf makes of a residual: the tokens that end inside it, and what is left where it can
+end.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from umbel.grammar.pushdown.residual import Residual
+
+if TYPE_CHECKING:
+    from umbel.grammar.vocabulary import Vocabulary
+
+MaskRow = npt.NDArray[np.uint32]
+DEAD = -1  # the state after a byte that a leaf does not allow
+_MAX_SMALL = 64  # token ids kept one by one; more are a mask row
+
+Exits = tuple[tuple[int, Residual], ...]  # tag, and the rests of tokens that go on behind it
+
+
+class Reading:
+    """Immutable. The tokens that end inside a leaf: (row without `removed`) and `ids`; and its
+    exits.
+
+    row: [W] uint32 or None, shared by many readings; removed: a few ids of it that do not belong.
+    """
+
+    __slots__ = ("exits", "ids", "removed", "row")
+
+    def __init__(
+        self,
+        row: MaskRow | None,
+        ids: tuple[int, ...],
+        exits: Exits,
+        removed: tuple[int, ...] = (),
+    ) -> None:
+        self.row = row
+        self.ids = ids
+        self.exits = exits
+        self.removed = removed
+
+
+EMPTY_READING = Reading(None, (), ())
+
+
+def reading_of(
+    vocabulary: "Vocabulary", ids: "list[int] | npt.NDArray[np.int32]", exits: Exits
+) -> Reading:
+    if len(ids) > _MAX_SMALL:
+        return Reading(vocabulary.pack(np.asarray(ids)), (), exits)
+    small = tuple(ids) if isinstance(ids, list) else tuple(ids.tolist())
+    return Reading(None, small, exits)
+
+
+class Reader(Protocol):
+    """A leaf bound to a vocabulary. States are integers; `DEAD` is none of them.
+
+    start: the state before any byte. has_gaps: some states may not end a token (`is_live`).
+    greedy: the leaf is left before a byte only where it can't read that byte.
+    """
+
+    start: int
+    greedy: bool
+    has_gaps: bool
+
+    def read(self, state: int, residual: Residual) -> Reading:
+        """All tokens at once. Kept, and to be treated as immutable."""
+
+    def step(self, state: int, value: int) -> int:
+        """The state after a byte, or DEAD."""
+
+    def tag(self, state: int) -> int:
+        """The tag if a text may end here, else NO_TAG."""
+
+    def is_live(self, state: int) -> bool:
+        """Whether tokens can complete the leaf from here: a token may end here only then."""
+
+    def next_bytes(self, state: int) -> Iterable[int]:
+        """The bytes that `step` allows."""
+
+    def is_final(self, state: int) -> bool:
+        """Whether there are none."""
+
+    def cost(self, state: int, tag: int) -> int:
+        """Upper bound on the tokens to a text's end with the tag, UNREACHABLE if there is no way.
+
+        Where it is c > 0 there is a token inside the leaf after which it is at most c - 1.
+        """
+
+    def bound(self, state: int, tag: int) -> int:
+        """At least `cost` wherever the leaf may be after some more bytes, as far as it is
+        reachable.
+        """
+
+    def tags_from(self, state: int) -> Collection[int]:
+        """The tags that may still be reached."""
+
+    def ends(
+        self, state: int, residual: Residual
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """The tokens of `read` one by one, with the state after each."""

@@ -1,0 +1,198 @@
+"""What is left of the vocabulary after some bytes of a token were read: interned sets of trie
+nodes.
+
+After a closing quote all tokens `x"y` are alike but for `y`: readings of what follows work on the
+distinct suffixes. A residual is identified by the trie nodes that its next bytes lead to, so places
+with equal rests of tokens below them are one, and results are kept for (leaf, state, residual)
+instead of for tokens.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from umbel.grammar.trie import TokenTrie
+
+if TYPE_CHECKING:
+    from umbel.grammar.vocabulary import Vocabulary
+
+NodeArray = npt.NDArray[np.int32]
+# The ids of the tokens that end with a byte, and what may follow it inside longer tokens.
+Edge = tuple[tuple[int, ...], "Residual | None"]
+
+
+class Residual:
+    """Rests of tokens, none of them empty. Compared by identity; made by `ResidualSpace` only.
+
+    num_below: trie nodes of all rests together, a measure of what a walk costs.
+    """
+
+    __slots__ = ("_nodes", "_parent", "edges", "num_below", "space")
+
+    def __init__(
+        self, space: "ResidualSpace", nodes: NodeArray | None, parent: int, num_below: int
+    ) -> None:
+        self.space = space
+        self._nodes = nodes
+        self._parent = parent
+        self.num_below = num_below
+        # byte -> Edge, or the trie nodes it will be made of when first asked for
+        self.edges: dict[int, Edge | int | NodeArray] = {}
+
+    @property
+    def nodes(self) -> NodeArray:
+        """The trie nodes that the next bytes lead to, ascending."""
+        if self._nodes is None:
+            trie = self.space.trie
+            start = trie.child_start[self._parent]
+            self._nodes = np.arange(start, start + trie.child_count[self._parent], dtype=np.int32)
+        return self._nodes
+
+    def fill_edges(self) -> dict[int, Edge | int | NodeArray]:
+        """`edges` with an entry for each next byte. (An empty `edges` has not been filled yet.)"""
+        nodes = self.nodes
+        values = self.space.trie.byte[nodes]
+        if self._parent >= 0:
+            found: dict[int, Edge | int | NodeArray] = dict(
+                zip(values.tolist(), nodes.tolist(), strict=True)
+            )
+        else:
+            order = np.argsort(values, kind="stable")
+            values, nodes = values[order], nodes[order]
+            cuts = np.flatnonzero(values[1:] != values[:-1]) + 1
+            firsts = values[np.concatenate(([0], cuts))].tolist()
+            found = dict(zip(firsts, np.split(nodes, cuts), strict=True))
+        self.edges = found
+        return found
+
+    def edge(self, value: int) -> Edge | None:
+        """The edge of one byte; None when no rest goes on with it."""
+        pending = (self.edges or self.fill_edges()).get(value)
+        if pending is None or type(pending) is tuple:
+            return pending
+        space = self.space
+        if isinstance(pending, int):
+            edge: Edge = (space.ids_at(pending), space.below(pending))
+        else:
+            assert isinstance(pending, np.ndarray)
+            ids = tuple(i for node in pending.tolist() for i in space.ids_at(node))
+            edge = (ids, space.below_all(pending))
+        self.edges[value] = edge
+        return edge
+
+
+class ResidualSpace:
+    """The residuals of one vocabulary. `root`: all tokens, nothing read yet."""
+
+    def __init__(self, vocabulary: "Vocabulary") -> None:
+        self.vocabulary = vocabulary
+        trie: TokenTrie = vocabulary.trie
+        self.trie = trie
+        # Memory views give Python integers three times faster than arrays.
+        self._token_start = trie.token_start.data
+        self._token_ids = trie.token_ids.data
+        self._child_count = trie.child_count.data
+        self.node_token = np.full(trie.num_nodes, -1, np.int32)  # [N] a token that ends there
+        self.node_token[trie.token_node] = trie.token_ids
+        # [V] the node of each token; a token without text has the last entry of what is looked up by it.
+        self.node_of_token = np.full(vocabulary.num_words * 32, -1, np.int64)
+        self.node_of_token[trie.token_ids] = trie.token_node
+        self.inner_nodes = np.flatnonzero(trie.child_count)
+        self._has_doubles = bool((trie.token_count > 1).any())
+        self._by_node: dict[int, Residual] = {}
+        self._by_content: dict[bytes, Residual] = {}
+        self.root = self._at_node(0)
+
+    @property
+    def num_residuals(self) -> int:
+        return len(self._by_node) + len(self._by_content)
+
+    def forget(self) -> None:
+        """Drop all residuals. What was read with them before must be dropped, too."""
+        self._by_node.clear()
+        self._by_content.clear()
+        self.root = self._at_node(0)
+
+    def ids_at(self, node: int) -> tuple[int, ...]:
+        start, end = self._token_start[node], self._token_start[node + 1]
+        if end == start:
+            return ()
+        if end == start + 1:
+            return (self._token_ids[start],)
+        return tuple(self._token_ids[start:end].tolist())
+
+    def ids_of(self, nodes: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+        """The tokens that end at the nodes. For the states beside them see `ends_of`."""
+        if self._has_doubles:
+            return self.ends_of(nodes, nodes)[0]
+        ids: npt.NDArray[np.int32] = self.node_token[nodes]
+        return ids[ids >= 0]
+
+    def ends_of(
+        self, nodes: npt.NDArray[np.integer], states: npt.NDArray[np.integer]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.integer]]:
+        """The tokens that end at the nodes, with the entries of `states` that belong to their
+        nodes.
+        """
+        if not self._has_doubles:
+            single = self.node_token[nodes]
+            ends = single >= 0
+            return single[ends], states[ends]
+        counts = self.trie.token_count[nodes]
+        starts = self.trie.token_start[nodes]
+        ids: npt.NDArray[np.int32] = self.trie.token_ids[_spans(starts, counts)]
+        return ids, np.repeat(states, counts)
+
+    def below(self, node: int) -> Residual | None:
+        """What follows a trie node; None when it is a leaf of the trie."""
+        found = self._by_node.get(node)
+        if found is None and self._child_count[node]:
+            return self._at_node(node)
+        return found
+
+    def below_all(self, nodes: npt.NDArray[np.integer]) -> Residual | None:
+        """What follows any of the nodes, which are distinct and ascending."""
+        children = self.children_of(nodes)
+        return self.of_nodes(children) if len(children) else None
+
+    def children_of(self, nodes: npt.NDArray[np.integer]) -> NodeArray:
+        """Ascending, since children are numbered in the order of their parents."""
+        return _spans(self.trie.child_start[nodes], self.trie.child_count[nodes])
+
+    def of_nodes(self, children: NodeArray) -> Residual:
+        """The residual whose next bytes lead to the nodes (distinct, ascending, at least one)."""
+        parent = int(self.trie.parent[children[0]])
+        if self._child_count[parent] == len(children) and (
+            children[-1] - children[0] == len(children) - 1
+            and int(self.trie.parent[children[-1]]) == parent
+        ):
+            return self._by_node.get(parent) or self._at_node(parent)
+        key = children.tobytes()
+        found = self._by_content.get(key)
+        if found is None:
+            size = int(self.trie.num_below[children].sum()) + len(children)
+            found = self._by_content.setdefault(key, Residual(self, children, -1, size))
+        return found
+
+    def union(self, residuals: list[Residual]) -> Residual:
+        """Of residuals without common nodes."""
+        if len(residuals) == 1:
+            return residuals[0]
+        return self.of_nodes(np.sort(np.concatenate([r.nodes for r in residuals])))
+
+    def _at_node(self, node: int) -> Residual:
+        made = Residual(self, None, node, int(self.trie.num_below[node]))
+        return self._by_node.setdefault(node, made)
+
+
+def _spans(starts: NodeArray, counts: NodeArray) -> NodeArray:
+    """start, start + 1, ..., start + count - 1 of all pairs, one after the other."""
+    if len(starts) == 1:
+        start = int(starts[0])
+        return np.arange(start, start + int(counts[0]), dtype=np.int32)
+    ends = np.cumsum(counts, dtype=np.int32)
+    total = int(ends[-1]) if len(ends) else 0
+    spans: NodeArray = np.repeat(starts - (ends - counts), counts)
+    spans += np.arange(total, dtype=np.int32)
+    return spans

@@ -1,0 +1,117 @@
+"""All that grammars share through one vocabulary: residuals, leaves bound to it, and finished mask
+rows.
+"""
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from umbel.grammar.pushdown.counted_reader import CountedBase, CountedReader
+from umbel.grammar.pushdown.dfa_reader import DfaReader
+from umbel.grammar.pushdown.leaves import (
+    CountedLeaf,
+    DfaLeaf,
+    Leaf,
+    LiteralLeaf,
+    OverrideLeaf,
+    TokenLeaf,
+)
+from umbel.grammar.pushdown.literal_reader import LiteralReader
+from umbel.grammar.pushdown.override_reader import OverrideReader
+from umbel.grammar.pushdown.reading import MaskRow, Reader
+from umbel.grammar.pushdown.residual import ResidualSpace
+from umbel.grammar.pushdown.rules import UNREACHABLE
+from umbel.grammar.pushdown.token_reader import TokenReader
+
+if TYPE_CHECKING:
+    from umbel.grammar.vocabulary import Vocabulary
+
+_MAX_READERS = 4_000
+_MAX_ROW_BYTES = 32 * 2**20
+# Bytes that no UTF-8 text holds: a vocabulary without tokens for them lacks nothing.
+_NEVER_IN_TEXT = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
+
+
+class ReadingSpace(ResidualSpace):
+    """Made once per vocabulary. Results are added under a lock or by single dict operations; none
+    changes.
+    """
+
+    def __init__(self, vocabulary: "Vocabulary") -> None:
+        super().__init__(vocabulary)
+        lone = set(vocabulary.lone_bytes)
+        self.is_complete = all(b in lone for b in range(256) if b not in _NEVER_IN_TEXT)
+        self._readers: OrderedDict[bytes, Reader] = OrderedDict()
+        self._bases: OrderedDict[bytes, CountedBase] = OrderedDict()
+        self._rows: OrderedDict[object, tuple[object, MaskRow]] = OrderedDict()
+        self._max_rows = max(16, _MAX_ROW_BYTES // (4 * vocabulary.num_words))
+        self._lock = threading.RLock()
+
+    def reader(self, leaf: Leaf) -> Reader:
+        """The leaf bound to the vocabulary: one reader for equal leaves as long as it is kept."""
+        found = self._readers.get(leaf.key)
+        if found is None:
+            with self._lock:
+                found = self._readers.get(leaf.key)
+                if found is None:
+                    found = self._bound(leaf)
+                    self._readers[leaf.key] = found
+                    if len(self._readers) > _MAX_READERS:
+                        self._readers.popitem(last=False)
+        return found
+
+    def _bound(self, leaf: Leaf) -> Reader:
+        match leaf:
+            case DfaLeaf():
+                return DfaReader(leaf, self.vocabulary)
+            case LiteralLeaf():
+                return LiteralReader(leaf, self.vocabulary)
+            case OverrideLeaf():
+                return OverrideReader(leaf, self.reader(leaf.base), self.vocabulary)
+            case CountedLeaf():
+                return CountedReader(leaf, self._counted_base(leaf))
+            case TokenLeaf():
+                return TokenReader(leaf, self.vocabulary)
+        raise AssertionError(f"no reader for {type(leaf).__name__}")
+
+    def _counted_base(self, leaf: CountedLeaf) -> CountedBase:
+        key = leaf.base.key + np.packbits(leaf.counts).tobytes()
+        found = self._bases.get(key)
+        if found is None:
+            reader = self.reader(leaf.base)
+            assert isinstance(reader, DfaReader)
+            found = self._bases[key] = CountedBase(leaf, reader, self.vocabulary)
+            if len(self._bases) > _MAX_READERS:
+                self._bases.popitem(last=False)
+        return found
+
+    def leaf_cost(self, leaf: Leaf, tag: int | None) -> int:
+        """Tokens for the leaf's cheapest text with the tag (None: any)."""
+        reader = self.reader(leaf)
+        tags = reader.tags_from(reader.start) if tag is None else (tag,)
+        return min((reader.cost(reader.start, t) for t in tags), default=UNREACHABLE)
+
+    def leaf_exists(self, leaf: Leaf, tag: int | None) -> int:
+        """0 if tokens spell some text of the leaf with the tag, else UNREACHABLE: cheaper than a
+        cost.
+        """
+        reader = self.reader(leaf)
+        if not reader.has_gaps:
+            return 0
+        return 0 if self.leaf_cost(leaf, tag) < UNREACHABLE else UNREACHABLE
+
+    def kept_row(self, key: object) -> MaskRow | None:
+        found = self._rows.get(key)
+        return None if found is None else found[1]
+
+    def keep_row(self, key: object, parts: object, row: MaskRow) -> MaskRow:
+        """Keep a row under a key made of identities; `parts` are the objects, which must stay
+        alive.
+        """
+        with self._lock:
+            self._rows[key] = (parts, row)
+            if len(self._rows) > self._max_rows:
+                self._rows.popitem(last=False)
+        return row

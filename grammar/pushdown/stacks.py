@@ -1,0 +1,288 @@
+"""Stacks of grammar states, interned, and what may come next on top of each.
+
+A thread is one way to read the text so far: (reader, its state, where each tag leads). Stacks are
+linked cells, so equal stacks are one object, pushing is a look-up, and stacks share what lies
+below.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from umbel.grammar.errors import UnsupportedGrammar
+from umbel.grammar.pushdown.costs import Costs
+from umbel.grammar.pushdown.leaves import Leaf
+from umbel.grammar.pushdown.reading import DEAD, Reader
+from umbel.grammar.pushdown.recorded import RecordedHead
+from umbel.grammar.pushdown.restrict import without_tags
+from umbel.grammar.pushdown.rules import UNREACHABLE, Expansion, Head, RuleState, Sequence
+from umbel.grammar.pushdown.space import ReadingSpace
+
+Thread = tuple[Reader, int, "Follow"]
+Threads = dict[Thread, None]  # an ordered set
+
+_MAX_CLOSURE = 20_000  # stacks passed without reading text: left recursion never ends
+MAX_THREADS = 1_000
+
+
+class Follow(dict[int, "Stack"]):
+    """tag -> the stack when the leaf has ended with it; filled as it is asked. Compared by
+    identity.
+
+    closing: the tags that closing costs look at, None: all.
+    """
+
+    __slots__ = ("_below", "_follow", "_stacks", "closing")
+
+    def __init__(
+        self,
+        stacks: "Stacks",
+        below: "Stack",
+        follow: Callable[[int], Sequence],
+        closing: Collection[int] | None,
+    ) -> None:
+        self._stacks = stacks
+        self._below = below
+        self._follow = follow
+        self.closing = closing
+
+    def __missing__(self, tag: int) -> "Stack":
+        return self.setdefault(tag, self._stacks.push(self._follow(tag), self._below))
+
+    def __hash__(self) -> int:  # type: ignore[override]  # unlike a dict, it is compared by identity
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    @property
+    def open(self) -> "Follow":
+        """Where tags lead whatever the leaf has read: all that any text allows, see `RecordedHead`."""
+        return self
+
+    def after(self, value: int) -> "Follow":
+        """The follow of the thread when the leaf has read one more byte."""
+        return self
+
+
+class RecordedFollow(Follow):
+    """Where tags lead depends on the text that the leaf has read, which is a part of the thread."""
+
+    __slots__ = ("_later", "_open", "_recorded", "text")
+
+    def __init__(
+        self, stacks: "Stacks", below: "Stack", head: RecordedHead, text: bytes, open_: Follow
+    ) -> None:
+        super().__init__(stacks, below, lambda tag: head.follow(tag, text), head.closing)
+        self.text = text
+        self._recorded = head
+        self._open = open_
+        self._later: dict[int, RecordedFollow] = {}
+
+    @property
+    def open(self) -> Follow:
+        return self._open
+
+    def after(self, value: int) -> "RecordedFollow":
+        found = self._later.get(value)
+        if found is None:
+            text = self.text + bytes([value])
+            made = RecordedFollow(self._stacks, self._below, self._recorded, text, self._open)
+            found = self._later.setdefault(value, made)
+        return found
+
+
+class Stack:
+    """A state on top of another stack; the bottom has no state. Made by `Stacks.push` only."""
+
+    __slots__ = ("_closure", "_stacks", "below", "cost", "first_steps", "fixed_follow", "state")
+
+    def __init__(self, stacks: "Stacks", state: RuleState | None, below: "Stack | None") -> None:
+        self._stacks = stacks
+        self.state = state
+        self.below = below
+        self._closure: tuple[tuple[Thread, ...], bool] | None = None
+        self.fixed_follow: Follow | None = None  # of the heads whose only tag leads here
+        self.first_steps: dict[int, Threads] = {}  # byte -> threads after it
+        self.cost: int | None = None
+
+    @property
+    def heads(self) -> tuple[Thread, ...]:
+        """The threads that start here, at the start states of their leaves."""
+        return (self._closure or self._close())[0]
+
+    @property
+    def can_end(self) -> bool:
+        """Whether the whole text may end here."""
+        return (self._closure or self._close())[1]
+
+    def _close(self) -> tuple[tuple[Thread, ...], bool]:
+        self._closure = self._stacks.close(self)
+        return self._closure
+
+    def closing_cost(self) -> int:
+        if self.cost is None:
+            above: list[Stack] = []
+            at: Stack | None = self
+            while at is not None and at.cost is None:
+                above.append(at)
+                at = at.below
+            total = 0 if at is None or at.cost is None else at.cost
+            for stack in reversed(above):
+                if stack.state is not None:
+                    total += self._stacks.costs.state(stack.state)
+                stack.cost = total
+        assert self.cost is not None
+        return self.cost
+
+
+class Stacks:
+    """The stacks of one grammar for one vocabulary."""
+
+    def __init__(self, space: ReadingSpace) -> None:
+        self.space = space
+        self.costs = Costs(space.leaf_cost)
+        self._existence = Costs(space.leaf_exists)
+        self._stacks: dict[tuple[RuleState, Stack], Stack] = {}
+        self._expansions: dict[RuleState, tuple[tuple[tuple[Reader, Any], ...], Expansion]] = {}
+        self.bottom = Stack(self, None, None)
+
+    def __len__(self) -> int:
+        return len(self._stacks)
+
+    def forget(self) -> None:
+        """Start anew: stacks in use stay valid, but are no longer found."""
+        self._stacks.clear()
+        self._expansions.clear()
+        self.bottom = Stack(self, None, None)
+
+    def push(self, states: Sequence, below: Stack) -> Stack:
+        """The first state comes to lie on top."""
+        for state in reversed(states):
+            key = (state, below)
+            found = self._stacks.get(key)
+            if found is None:
+                found = self._stacks.setdefault(key, Stack(self, state, below))
+            below = found
+        return below
+
+    def close(self, stack: Stack) -> tuple[tuple[Thread, ...], bool]:
+        """All heads that calls lead to from the top, and those below where states may end."""
+        threads: Threads = {}
+        behind: dict[Stack, None] = {}  # what follows heads that may be empty
+        can_end = self._closure_of([stack], threads, behind)
+        # Heads behind an empty leaf are met when that leaf is read: here only the end counts.
+        while behind and not can_end:
+            done = dict(behind)
+            can_end = self._closure_of(list(done), {}, behind)
+            if len(behind) == len(done):
+                break
+        return tuple(threads), can_end
+
+    def _closure_of(
+        self, pending: list[Stack], threads: Threads, behind: dict[Stack, None]
+    ) -> bool:
+        """Adds the heads to `threads`; says whether the bottom is reached."""
+        can_end = False
+        seen = set(pending)
+        while pending:
+            at = pending.pop()
+            if at.state is None:
+                can_end = True
+                continue
+            assert at.below is not None
+            heads, expansion = self._expanded(at.state)
+            for reader, head in heads:
+                follow = self._follow(at.below, head)
+                threads[(reader, reader.start, follow)] = None
+                tag = reader.tag(reader.start)
+                if tag >= 0:
+                    behind[follow[tag]] = None
+            for call in expansion.calls:
+                target = self.push(call, at.below)
+                if target not in seen and (call == () or self._exists(call)):
+                    seen.add(target)
+                    pending.append(target)
+            if len(seen) > _MAX_CLOSURE:
+                raise UnsupportedGrammar(
+                    f"the grammar calls rules more than {_MAX_CLOSURE} times without reading text: "
+                    "it is left recursive or has too many alternatives",
+                    keyword="recursion",
+                )
+        return can_end
+
+    def _expanded(
+        self, state: RuleState
+    ) -> tuple[tuple[tuple[Reader, Head | RecordedHead], ...], Expansion]:
+        found = self._expansions.get(state)
+        if found is None:
+            expansion = state.expand()
+            bound = []
+            for head in expansion.heads:
+                leaf = head.leaf if self.space.is_complete else self._possible(head)
+                if leaf is not None:
+                    bound.append((self.space.reader(leaf), head))
+            found = self._expansions.setdefault(state, (tuple(bound), expansion))
+        return found
+
+    def _follow(self, below: Stack, head: Head | RecordedHead) -> Follow:
+        if isinstance(head, RecordedHead):
+            record = head
+            opened = Follow(self, below, lambda tag: record.follow(tag, None), head.closing)
+            return RecordedFollow(self, below, head, b"", opened)
+        if head.leaf.num_tags > 1:
+            return Follow(self, below, head.follow, head.closing)
+        target = self.push(head.follow(0), below)
+        fixed = target.fixed_follow
+        if fixed is None:
+            fixed = target.fixed_follow = Follow(self, target, _nothing, None)
+            fixed[0] = target
+        return fixed
+
+    def _exists(self, states: Sequence) -> bool:
+        """Whether tokens spell some text of the states. Always, if there is a token for every byte."""
+        if self.space.is_complete:
+            return True
+        return sum(map(self._existence.state, states)) < UNREACHABLE
+
+    def _possible(self, head: Head | RecordedHead) -> Leaf | None:
+        """The leaf without the tags behind which no tokens complete the text; None if none is left."""
+        dead = []
+        for tag in range(head.leaf.num_tags):
+            then = head.follow(tag, None) if isinstance(head, RecordedHead) else head.follow(tag)
+            if not self._exists(then):
+                dead.append(tag)
+        leaf = without_tags(head.leaf, dead) if dead else head.leaf
+        if leaf is None or self.space.leaf_exists(leaf, None) >= UNREACHABLE:
+            return None
+        return leaf
+
+
+def step_threads(threads: Collection[Thread], value: int) -> Threads:
+    """All threads after one more byte; leaves that may end here hand over to what follows them."""
+    after: Threads = {}
+    for reader, state, follow in threads:
+        target = reader.step(state, value)
+        if target != DEAD:
+            after[(reader, target, follow.after(value))] = None
+            if reader.greedy:
+                continue
+        tag = reader.tag(state)
+        if tag >= 0:
+            after.update(_first_step(follow[tag], value))
+    if len(after) > MAX_THREADS:
+        raise UnsupportedGrammar(
+            f"the text can be read in more than {MAX_THREADS} ways at once; make the grammar less ambiguous",
+            keyword="ambiguity",
+        )
+    return after
+
+
+def _first_step(stack: Stack, value: int) -> Threads:
+    found = stack.first_steps.get(value)
+    if found is None:
+        found = stack.first_steps[value] = step_threads(stack.heads, value)
+    return found
+
+
+def _nothing(tag: int) -> Sequence:
+    return ()
