@@ -2,7 +2,15 @@
 satisfiable.
 """
 
-from umbel.grammar.compile import compile_choices, compile_json_schema, compile_lark, compile_regex
+from umbel.grammar.compile import (
+    compile_choices,
+    compile_gbnf,
+    compile_json_schema,
+    compile_lark,
+    compile_regex,
+    compile_structural_tag,
+    compile_tool_calls,
+)
 from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, UnsupportedGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.matcher import Constraint, Matcher
@@ -17,7 +25,10 @@ __all__ = [
     "UnsupportedGrammar",
     "Vocabulary",
     "compile_choices",
+    "compile_gbnf",
     "compile_json_schema",
     "compile_lark",
     "compile_regex",
+    "compile_structural_tag",
+    "compile_tool_calls",
 ]

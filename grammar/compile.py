@@ -4,12 +4,13 @@ cache here.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from umbel.grammar.automaton import ByteDfa, minimize
+from umbel.grammar.cfg.compile import GrammarLowerer
 from umbel.grammar.choices import checked_choices
-from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, UnsupportedGrammar
+from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.machine import TokenMachine
 from umbel.grammar.matcher import Constraint
@@ -64,16 +65,80 @@ def compile_json_schema(
     after "," and ":", values left open nest at most `limits.max_value_depth` deep.
     """
     loaded = load_schema(schema, limits)
-    tree = lower_schema(loaded, limits)
-    root = build.leaf(dfa_leaf(_to_dfa(tree, limits)))
-    return constraint_of("json_schema", loaded, root, vocabulary, limits)
+    return constraint_of("json_schema", loaded, _json_root(loaded, limits), vocabulary, limits)
 
 
-def compile_lark(text: str, vocabulary: Vocabulary, *, limits: Limits = _DEFAULTS) -> Constraint:
-    """Context-free grammars are not enforced yet: always raises `UnsupportedGrammar`."""
-    raise UnsupportedGrammar(
-        "lark grammars are not supported yet; use a regex, choices or a JSON Schema", keyword="lark"
+def _json_root(schema: Any, limits: Limits) -> RuleState:
+    tree = lower_schema(load_schema(schema, limits), limits)
+    return build.leaf(dfa_leaf(_to_dfa(tree, limits)))
+
+
+def compile_lark(
+    text: str,
+    vocabulary: Vocabulary,
+    *,
+    start: str = "start",
+    grammars: Mapping[str, Any] | None = None,
+    limits: Limits = _DEFAULTS,
+) -> Constraint:
+    """The output is a text of a Lark grammar; docs/lark.md has the dialect.
+
+    grammars: what `@name` in the text stands for, Lark text or JSON Schemas. Raises `GrammarError`
+    with "line:column", or a subclass of it.
+    """
+    root = _lowerer(vocabulary, limits, grammars).lark(text, start=start)
+    return constraint_of("lark", [text, start, _content(grammars)], root, vocabulary, limits)
+
+
+def compile_gbnf(
+    text: str, vocabulary: Vocabulary, *, start: str = "root", limits: Limits = _DEFAULTS
+) -> Constraint:
+    """The output is a text of a grammar in GBNF (llama.cpp) or EBNF (XGrammar)."""
+    root = _lowerer(vocabulary, limits).gbnf(text, start=start)
+    return constraint_of("gbnf", [text, start], root, vocabulary, limits)
+
+
+def compile_structural_tag(
+    tag: Any, vocabulary: Vocabulary, *, limits: Limits = _DEFAULTS
+) -> Constraint:
+    """The output is free text with tags in it whose contents are constrained: see `cfg.tags`.
+
+    tag: XGrammar's structural tag as decoded JSON or JSON text.
+    """
+    root = _lowerer(vocabulary, limits).structural_tag(tag)
+    return constraint_of("structural_tag", _content(tag), root, vocabulary, limits)
+
+
+def compile_tool_calls(
+    tools: Sequence[Any],
+    format_name: str,
+    vocabulary: Vocabulary,
+    *,
+    choice: str = "auto",
+    parallel: bool = True,
+    limits: Limits = _DEFAULTS,
+) -> Constraint:
+    """The output is an answer that may call tools, in a model's format: see `cfg.tools.tool_calls`.
+    """
+    root = _lowerer(vocabulary, limits).tool_calls(
+        tools, format_name, choice=choice, parallel=parallel
     )
+    source = [_content(list(tools)), format_name, choice, parallel]
+    return constraint_of("tool_calls", source, root, vocabulary, limits)
+
+
+def _lowerer(
+    vocabulary: Vocabulary, limits: Limits, grammars: Mapping[str, Any] | None = None
+) -> GrammarLowerer:
+    return GrammarLowerer(vocabulary, lambda s: _json_root(s, limits), limits, grammars)
+
+
+def _content(value: Any) -> Any:
+    """The value as JSON content, whatever its mappings are."""
+    try:
+        return json.loads(json.dumps(value, default=dict))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise GrammarError(f"a grammar must be JSON content, got {value!r:.200}") from exc
 
 
 def _to_dfa(tree: Node, limits: Limits) -> ByteDfa:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from umbel.grammar.cfg import expressions as ex
 from umbel.grammar.cfg.expressions import Expression, Grammar
+from umbel.grammar.cfg.flatten import Flattener
 from umbel.grammar.cfg.network import (
     Counter,
     Draft,
@@ -23,7 +24,7 @@ from umbel.grammar.cfg.network import (
 )
 from umbel.grammar.cfg.recursion import without_left_recursion
 from umbel.grammar.cfg.terminals import Terminal, TerminalReader
-from umbel.grammar.errors import GrammarError
+from umbel.grammar.errors import GrammarError, UnsupportedGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.leaves import TokenLeaf
 from umbel.grammar.pushdown.rules import RuleState
@@ -39,7 +40,8 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class Network:
-    """What the parser runs on. rules[0] is the start; a symbol s >= 0 is shifts[s], ~r is rules[r]."""
+    """What the parser runs on. rules[0] is the start; a symbol s >= 0 is shifts[s], ~r is rules[r].
+    """
 
     rules: list[RuleAutomaton | Counter]
     shifts: list[Shift]
@@ -50,7 +52,8 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """How the parts that are no rules become states: JSON Schemas, special tokens, other grammars."""
+    """How the parts that are no rules become states: JSON Schemas, special tokens, other grammars.
+    """
 
     schema: Callable[[str], RuleState]  # from JSON text
     tokens: Callable[[ex.Special], frozenset[int]]
@@ -74,6 +77,10 @@ class _Assembler:
         self._rules: dict[tuple[str, tuple[Expression, ...]], int] = {}
         self._pending: list[tuple[int, Expression]] = []
         self._shift_ids: dict[object, int] = {}
+        self._flattener: Flattener | None = None
+        if grammar.scannerless:
+            self._flattener = Flattener(grammar)
+            self._flattener.turn_rules_into_terminals()
         self._priorities = {d.body: d.priority for d in grammar.terminals.values() if d.priority}
         self._num_states = 0
 
@@ -110,8 +117,10 @@ class _Assembler:
         return Network(finished, self.shifts, frozenset(ignored), is_nullable, grammar.scannerless)
 
     def _check_unused(self) -> None:
-        """Names in definitions that are never used must exist too: a typing error should not pass."""
-        for definition in self.grammar.rules.values():
+        """Names in definitions that are never used must exist too: a typing error should not pass.
+        """
+        grammar = self.grammar
+        for definition in [*grammar.rules.values(), *grammar.terminals.values()]:
             for ref in references(definition.body):
                 if ref.name not in definition.params:
                     self._resolve(ref)
@@ -153,6 +162,11 @@ class _Assembler:
     # Expressions to edges of the rule's automaton, from state `start` to state `end`.
 
     def _build(self, draft: Draft, expression: Expression, start: int, end: int) -> None:
+        if self._flattener is not None and not isinstance(expression, ex.Ref):
+            if self._build_flat(draft, expression, start, end):
+                return
+            if isinstance(expression, ex.Sequence):
+                expression = self._flattener.joined(expression)
         match expression:
             case ex.Sequence():
                 if not expression.items:
@@ -172,6 +186,17 @@ class _Assembler:
                 self._build_reference(draft, expression, start, end)
             case _:
                 self._build_shift(draft, expression, start, end)
+
+    def _build_flat(self, draft: Draft, expression: Expression, start: int, end: int) -> bool:
+        """As one terminal, if it is regular and its automaton is not too large."""
+        assert self._flattener is not None
+        if not self._flattener.is_flat(expression):
+            return False
+        try:
+            self._build_shift(draft, expression, start, end)
+        except UnsupportedGrammar:
+            return False
+        return True
 
     def _state(self, draft: Draft) -> int:
         self._num_states += 1
@@ -312,7 +337,7 @@ class _Assembler:
     def _shift_id(self, shift: Shift) -> int:
         key: object = shift
         if isinstance(shift, Terminal):
-            key = (id(shift.dfa), shift.priority, shift.is_lazy, shift.literal)
+            key = (id(shift.dfa), shift.priority, shift.is_lazy, shift.is_fixed)
         found = self._shift_ids.get(key)
         if found is None:
             found = self._shift_ids[key] = len(self.shifts)

@@ -2,15 +2,19 @@
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from umbel.grammar.cfg.assemble import Embedding, assemble
 from umbel.grammar.cfg.expressions import Grammar, Special
 from umbel.grammar.cfg.read_gbnf import read_gbnf
 from umbel.grammar.cfg.read_lark import read_lark
 from umbel.grammar.cfg.states import Parser
+from umbel.grammar.cfg.tags import Lowering, structural_tag
+from umbel.grammar.cfg.tools import tool_calls
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
 from umbel.grammar.limits import Limits
+from umbel.grammar.pushdown.build import regex
 from umbel.grammar.pushdown.rules import RuleState
 from umbel.grammar.vocabulary import Vocabulary
 
@@ -45,6 +49,32 @@ class GrammarLowerer:
         """The same for GBNF and EBNF."""
         self._check_source(text, "gbnf")
         return self._lower(lambda: read_gbnf(text, self._limits, start=start))
+
+    def structural_tag(self, value: Any) -> RuleState:
+        """XGrammar's structural tags, decoded or as JSON text. Raises `GrammarError` with a JSON
+        Pointer.
+        """
+        if isinstance(value, str):
+            self._check_source(value, "structural_tag")
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError) as exc:
+                raise GrammarError(f"a structural tag must be JSON: {exc}") from exc
+        return structural_tag(value, self._lowering())
+
+    def tool_calls(
+        self, tools: Sequence[Any], format_name: str, *, choice: str, parallel: bool
+    ) -> RuleState:
+        """See `tools.tool_calls`."""
+        return tool_calls(tools, format_name, self._lowering(), choice=choice, parallel=parallel)
+
+    def _lowering(self) -> Lowering:
+        return Lowering(
+            self._lower_schema,
+            lambda pattern: regex(pattern, limits=self._limits),
+            lambda text: self.gbnf(text) if "::=" in text else self.lark(text),
+            self._vocabulary.special_ids,
+        )
 
     def _check_source(self, text: str, what: str) -> None:
         if not isinstance(text, str):
@@ -108,6 +138,6 @@ class GrammarLowerer:
         close = difflib.get_close_matches(name, ids, 3)
         hint = f"; close to it are {', '.join(close)}" if close else ""
         raise GrammarError(
-            f"{name} is not a special token of this model{hint}; if it is plain text, write it as a "
-            f'string: "{name}"'
+            f"{name} is not a special token of this model{hint}; if it is plain text, write it as "
+            f'a string: "{name}"'
         )

@@ -50,17 +50,20 @@ class Lexeme:
     tags: list[int]
     literals: list[tuple[bytes, int]] | None = None
     fallbacks: list[Fallback] = field(default_factory=list)
-    _leaves: dict[tuple[bool, frozenset[int]], Leaf] = field(default_factory=dict)
+    _leaves: dict[tuple[bool, tuple[int, ...]], Leaf] = field(default_factory=dict)
 
-    def leaf(self, *, greedy: bool, kept: frozenset[int] = frozenset()) -> Leaf:
-        """kept: the tags of fallbacks that lead somewhere; the others must not be in the leaf."""
+    def leaf(self, *, greedy: bool, kept: tuple[int, ...] = ()) -> Leaf:
+        """kept: the tags of fallbacks that lead somewhere; the others must not be in the leaf. They
+        are numbered anew, behind the meanings.
+        """
         found = self._leaves.get((greedy, kept))
         if found is None:
             if self.literals is not None:
                 found = literal_leaf(self.literals)
             else:
-                count = len(self.meanings)
-                tags = [NO_TAG if tag >= count and tag not in kept else tag for tag in self.tags]
+                number = {tag: tag for tag in range(len(self.meanings))}
+                number.update((tag, len(self.meanings) + at) for at, tag in enumerate(sorted(kept)))
+                tags = [number.get(tag, NO_TAG) for tag in self.tags]
                 found = DfaLeaf(self.dfa, np.array([*tags, NO_TAG], np.int32), greedy)
             self._leaves[greedy, kept] = found
         return found
@@ -129,14 +132,14 @@ class Lexicon:
         if found is None:
             terminal = self.terminals[number]
             inside: list[int] = []
-            if terminal.literal is None and not terminal.is_lazy:
+            if not terminal.is_fixed and not terminal.is_lazy:
                 inside = [
                     other
                     for other, fixed in self.terminals.items()
-                    if fixed.literal is not None
+                    if fixed.is_fixed
                     and fixed.priority == terminal.priority
                     and not fixed.is_lazy
-                    and terminal.dfa.accepts(fixed.literal)
+                    and is_part(fixed.dfa, terminal.dfa)
                 ]
             found = self._absorbed[number] = frozenset(inside)
         return found
@@ -221,6 +224,27 @@ _State = tuple[
 ]  # (terminal, its state) of the live ones; meaning
 
 
+def is_part(small: ByteDfa, large: ByteDfa) -> bool:
+    """Whether every text of a small finite automaton is one of the large one."""
+    seen = {(0, 0)}
+    pending = [(0, 0)]
+    while pending:
+        left, right = pending.pop()
+        if small.accepting[left] and not large.accepting[right]:
+            return False
+        for value in np.flatnonzero(small.table[left, small.byte_class] != small.dead).tolist():
+            pair = (
+                int(small.table[left, small.byte_class[value]]),
+                int(large.table[right, large.byte_class[value]]),
+            )
+            if pair[1] == large.dead:
+                return False
+            if pair not in seen:
+                seen.add(pair)
+                pending.append(pair)
+    return True
+
+
 class _Product:
     def __init__(
         self,
@@ -257,7 +281,8 @@ class _Product:
             if len(order) > self.limits.max_states:
                 raise UnsupportedGrammar(
                     f"the terminals {self._names()} together need more than "
-                    f"{self.limits.max_states} automaton states; make them simpler or give them different first characters",
+                    f"{self.limits.max_states} automaton states; make them "
+                    "simpler or give them different first characters",
                     keyword="states",
                 )
         table = np.array([*targets, [-1] * self.num_classes], np.int32)

@@ -199,8 +199,8 @@ class ParserState(RuleState):
         kept: dict[int, Sequence] = {}
         if greedy and with_fallbacks and lexeme.fallbacks:
             kept = self._fallbacks(lexeme)
-        leaf = lexeme.leaf(greedy=greedy, kept=frozenset(kept))
-        return Head(leaf, partial(self._after_lexeme, lexeme.meanings, kept))
+        leaf = lexeme.leaf(greedy=greedy, kept=tuple(kept))
+        return Head(leaf, partial(self._after_lexeme, lexeme.meanings, tuple(kept.values())))
 
     def _leaves_nothing(self, lexeme: Lexeme, tag: int) -> bool:
         """Whether after some text with the tag every byte that may follow would make it longer."""
@@ -226,9 +226,11 @@ class ParserState(RuleState):
         return self.following(self._meant(meanings[tag]))
 
     def _after_lexeme(
-        self, meanings: list[frozenset[int]], kept: dict[int, Sequence], tag: int
+        self, meanings: list[frozenset[int]], kept: tuple[Sequence, ...], tag: int
     ) -> Sequence:
-        return kept[tag] if tag >= len(meanings) else self.following(self._meant(meanings[tag]))
+        if tag >= len(meanings):
+            return kept[tag - len(meanings)]
+        return self.following(self._meant(meanings[tag]))
 
     def following(self, shifts: frozenset[int]) -> Sequence:
         state = self.after(shifts)
@@ -319,7 +321,8 @@ class ParserState(RuleState):
 
 
 class Remainder(RuleState):
-    """The rest of a terminal whose beginning has been read: what is missing, or the end as it is."""
+    """The rest of a terminal whose beginning has been read: what is missing, or the end as it is.
+    """
 
     __slots__ = ("_expansion",)
 
@@ -388,7 +391,8 @@ def _go_on(head: Head, tag: int, text: bytes) -> Sequence | None:
 
 
 def _with_returns(tables: Tables, frames: Iterable[Frame]) -> tuple[tuple[Frame, ...], bool]:
-    """The stacks after any number of returns from finished rules, and whether all may be finished."""
+    """The stacks after any number of returns from finished rules, and whether all may be finished.
+    """
     stacks: dict[Frame, None] = {}
     ends = False
     for frame in sorted(frames, key=lambda frame: (frame.depth, frame.state)):

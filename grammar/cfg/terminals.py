@@ -44,19 +44,20 @@ _MAX_KEPT_AUTOMATA = 256  # of terminals, for all grammars: most use the same fe
 class Terminal:
     """A non-empty regular language of non-empty texts.
 
-    literal: its only text, if it is a fixed one. is_lazy: the shortest match ends it. name: for
-    messages.
+    is_fixed: written as a string, and not as a pattern. literal: its text, if case matters.
+    is_lazy: the shortest match ends it. name: for messages.
     """
 
     name: str
     dfa: ByteDfa
     literal: bytes | None
+    is_fixed: bool
     priority: int
     is_lazy: bool
 
     @property
     def rank(self) -> tuple[int, bool]:
-        return self.priority, self.literal is not None
+        return self.priority, self.is_fixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +87,13 @@ class TerminalReader:
         if isinstance(expression, Ref) and expression.name in self.grammar.terminals:
             definition = self.grammar.terminals[expression.name]
             priority = definition.priority
-        literal = self._literal(expression)
-        if literal:
-            self.node(expression)  # for its errors
-            found = self._fixed.setdefault(literal, literal_dfa(literal))
-            return Reading(
-                Terminal(name or repr(literal), found, literal, priority, is_lazy), False
-            )
         node = self.node(expression)
+        written = self._written(expression)
+        if written is not None and written.text and not written.ignore_case:
+            text = written.text.encode()
+            found = self._fixed.setdefault(text, literal_dfa(text))
+            fixed = Terminal(name or repr(written.text), found, text, True, priority, is_lazy)
+            return Reading(fixed, False)
         is_lazy = is_lazy or self._is_lazy(expression)
         try:
             dfa, is_nullable = self._automaton(node)
@@ -103,9 +103,9 @@ class TerminalReader:
             ) from exc
         if dfa is None:
             return Reading(None, is_nullable)
-        return Reading(
-            Terminal(name or repr(literal or ""), dfa, literal, priority, is_lazy), is_nullable
-        )
+        shown = repr(written.text) if written else f"at {expression.at}"
+        terminal = Terminal(name or shown, dfa, None, written is not None, priority, is_lazy)
+        return Reading(terminal, is_nullable)
 
     def _automaton(self, node: Node) -> tuple[ByteDfa | None, bool]:
         found = self._automata.get(node)
@@ -113,8 +113,8 @@ class TerminalReader:
             found = self._automata[node] = _compiled(node, self.limits)
         return found
 
-    def _literal(self, expression: Expression) -> bytes | None:
-        """The only text of the expression, if it is one and written as such."""
+    def _written(self, expression: Expression) -> Literal | None:
+        """The literal that the expression is, also by the name of a terminal."""
         for _ in range(100):
             if not isinstance(expression, Ref):
                 break
@@ -122,11 +122,7 @@ class TerminalReader:
             if definition is None:
                 return None
             expression = definition.body
-        if isinstance(expression, Literal) and (
-            not expression.ignore_case or expression.text.lower() == expression.text.upper()
-        ):
-            return expression.text.encode("utf-8", "surrogatepass")
-        return None
+        return expression if isinstance(expression, Literal) else None
 
     def node(self, expression: Expression) -> Node:
         """The syntax tree of an expression in which every name is a terminal."""
@@ -379,7 +375,8 @@ def suffix_automaton(chunks: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 def _without_empty(dfa: ByteDfa) -> ByteDfa | None:
-    """The automaton without the empty text; None when that was all. The start is not entered again."""
+    """The automaton without the empty text; None when that was all. The start is not entered again.
+    """
     if not dfa.accepting[0]:
         return dfa
     if (dfa.table[0] == dfa.dead).all():
