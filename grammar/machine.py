@@ -31,6 +31,7 @@ class TokenMachine:
     """Deterministic moves by tokens from place to place."""
 
     def __init__(self, root: RuleState, vocabulary: Vocabulary) -> None:
+        self.root = root
         self.vocabulary = vocabulary
         self._space = vocabulary.readings
         self._configs = Configs(root, self._space)

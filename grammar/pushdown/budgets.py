@@ -47,12 +47,19 @@ def budget_row(configs: Configs, config: Config, space: ReadingSpace, limit: int
         costs = [thread_cost((reader, end, follow)) for end in distinct.tolist()]
         near = ids[(np.minimum(costs, UNREACHABLE) <= limit)[inverse.reshape(-1)]]
         if is_doubtful:
-            near = np.array([i for i in near.tolist() if configs.allows(config, i)], np.int32)
+            near = np.array(
+                [i for i in near.tolist() if _is_near(configs, config, i, limit)], np.int32
+            )
         allowed.append(near)
     row = vocabulary.pack(np.concatenate(allowed) if allowed else np.zeros(0, np.int32))
     if config.can_end:
         row |= vocabulary.eos_row
     return row
+
+
+def _is_near(configs: Configs, config: Config, token_id: int, limit: int) -> bool:
+    after = configs.after_token(config, token_id)
+    return after is not None and configs.closing_cost(after) <= limit
 
 
 def _items(threads: Iterable[Thread], root: Residual) -> Iterator[Item]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from umbel.grammar.pushdown.count_table import CountTable
 from umbel.grammar.pushdown.dfa_reader import DfaReader
 from umbel.grammar.pushdown.leaves import NO_TAG, CountedLeaf
-from umbel.grammar.pushdown.reading import DEAD, Exits, Reading, reading_of
+from umbel.grammar.pushdown.reading import DEAD, Exits, Reading, reading_of, united
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.rules import UNREACHABLE
 from umbel.grammar.pushdown.sweep import StateArray, sweep
@@ -110,12 +110,14 @@ class CountedBase:
         fits = self.allowed(found, need, room)
         ids = found.ids if fits.all() else found.ids[fits[found.inverse]]
         exits: dict[int, list[Residual]] = {}
+        at_once: Exits = ()
         for tag, items, rest in found.exits:
             if need <= items <= room:
-                exits.setdefault(tag, []).append(rest)
-        union = residual.space.union
-        kept: Exits = tuple((tag, union(rests)) for tag, rests in exits.items())
-        return reading_of(self.vocabulary, ids, kept)
+                if rest is residual:
+                    at_once = ((tag, rest),)
+                else:
+                    exits.setdefault(tag, []).append(rest)
+        return reading_of(self.vocabulary, ids, at_once + united(exits))
 
     def found(self, state: int, residual: Residual) -> _Found:
         key = (state, residual)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from umbel.grammar.pushdown.closing_ways import ClosingWays, live_states
 from umbel.grammar.pushdown.leaves import NO_TAG, DfaLeaf
-from umbel.grammar.pushdown.reading import DEAD, EMPTY_READING, Exits, Reading, reading_of
+from umbel.grammar.pushdown.reading import DEAD, EMPTY_READING, Exits, Reading, reading_of, united
 from umbel.grammar.pushdown.residual import NodeArray, Residual
 from umbel.grammar.pushdown.sweep import DenseTable, StateArray, sweep
 
@@ -168,8 +168,6 @@ class DfaReader:
         ids: list[int] = []
         exits: dict[int, list[Residual]] = {}
         tags, moves, live = self.tags, self._moves, self._live_list
-        if tags[state] >= 0:
-            self._add_exit(exits, state, residual)
         stack = [(state, residual)]
         while stack:
             at, rest = stack.pop()
@@ -196,12 +194,14 @@ class DfaReader:
                     if tags[target] >= 0:
                         self._add_exit(exits, target, below)
                     stack.append((target, below))
-        if not ids and not exits:
-            return EMPTY_READING
-        union = residual.space.union
-        return reading_of(
-            self._vocabulary, ids, tuple((tag, union(rests)) for tag, rests in exits.items())
-        )
+        found = self._exit_at_once(state, residual) + united(exits)
+        return reading_of(self._vocabulary, ids, found) if ids or found else EMPTY_READING
+
+    def _exit_at_once(self, state: int, residual: Residual) -> Exits:
+        here: dict[int, list[Residual]] = {}
+        if self.tags[state] >= 0:
+            self._add_exit(here, state, residual)
+        return united(here)
 
     def _add_exit(self, exits: dict[int, list[Residual]], state: int, rest: Residual) -> None:
         if self.greedy:
@@ -222,8 +222,6 @@ class DfaReader:
         self, state: int, residual: Residual, nodes: npt.NDArray[np.integer], states: StateArray
     ) -> Exits:
         exits: dict[int, list[Residual]] = {}
-        if self.tags[state] >= 0:
-            self._add_exit(exits, state, residual)
         space = residual.space
         tags = self._tag_array[states]
         accepted = np.flatnonzero(tags >= 0)
@@ -236,4 +234,4 @@ class DfaReader:
                 children = children[self._is_dead(np.repeat(states[of_tag], counts), children)]
             if len(children):
                 exits.setdefault(tag, []).append(space.of_nodes(children))
-        return tuple((tag, space.union(rests)) for tag, rests in exits.items())
+        return self._exit_at_once(state, residual) + united(exits)

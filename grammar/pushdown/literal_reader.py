@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from umbel.grammar.pushdown.leaves import NO_TAG, LiteralLeaf
-from umbel.grammar.pushdown.reading import DEAD, EMPTY_READING, Reading, reading_of
+from umbel.grammar.pushdown.reading import DEAD, EMPTY_READING, Exits, Reading, reading_of, united
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.rules import UNREACHABLE
 
@@ -135,12 +135,12 @@ class LiteralReader:
         found = self._memo.get(key)
         if found is None:
             ids, _, exits = self._walk(state, residual)
-            if not ids and not exits:
-                found = EMPTY_READING
-            else:
-                union = residual.space.union
-                kept = tuple((tag, union(rests)) for tag, rests in exits.items())
-                found = reading_of(self._vocabulary, ids, kept)
+            tag = self._trie.tag(state)
+            at_once: Exits = ((tag, residual),) if tag >= 0 else ()
+            all_exits = at_once + united(exits)
+            found = (
+                reading_of(self._vocabulary, ids, all_exits) if ids or all_exits else EMPTY_READING
+            )
             if len(self._memo) >= _MAX_KEPT:
                 self._memo.clear()
             self._memo[key] = found
@@ -159,8 +159,6 @@ class LiteralReader:
         ids: list[int] = []
         states: list[int] = []
         exits: dict[int, list[Residual]] = {}
-        if trie.tag(state) >= 0:
-            exits[trie.tag(state)] = [residual]
         stack = [(state, residual)]
         while stack:
             node, rest = stack.pop()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from umbel.grammar.pushdown.leaves import OverrideLeaf
 from umbel.grammar.pushdown.literal_reader import LiteralTrie
-from umbel.grammar.pushdown.reading import DEAD, Exits, Reader, Reading
+from umbel.grammar.pushdown.reading import DEAD, Exits, Reader, Reading, united
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.rules import UNREACHABLE
 
@@ -242,13 +242,23 @@ def _merged(
         ids = tuple(i for i in ids if i not in removed)
         removed = []
     space = residual.space
+    at_once: Exits = ()
+    for tag, rests in exits.items():
+        if rests[0] is residual:  # the places along literals start with the present one
+            at_once = ((tag, rests.pop(0)),)
+    exits = {tag: rests for tag, rests in exits.items() if rests}
     for tag, rest in base.exits:
         lost = gone.get(tag)
+        if rest is residual:
+            if not lost or lost[0] is not residual:
+                at_once = ((tag, rest),)
+            continue
+        lost = [other for other in lost or () if other is not residual]
         if lost:
             nodes = np.setdiff1d(rest.nodes, space.union(lost).nodes, assume_unique=True)
             if len(nodes):
                 exits.setdefault(tag, []).append(space.of_nodes(nodes))
         else:
             exits.setdefault(tag, []).append(rest)
-    kept: Exits = tuple((tag, space.union(rests)) for tag, rests in exits.items())
+    kept = at_once + united(exits)
     return Reading(base.row, ids + tuple(added), kept, (*base.removed, *removed))

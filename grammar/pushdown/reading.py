@@ -20,6 +20,12 @@ _MAX_SMALL = 64  # token ids kept one by one; more are a mask row
 Exits = tuple[tuple[int, Residual], ...]  # tag, and the rests of tokens that go on behind it
 
 
+def united(exits: "dict[int, list[Residual]]") -> Exits:
+    """One rest for each tag. The exit before any byte of a token must not be among them: it stays
+    what it is, a start of a token, when there are others."""
+    return tuple((tag, rests[0].space.union(rests)) for tag, rests in exits.items())
+
+
 class Reading:
     """Immutable. The tokens that end inside a leaf: (row without `removed`) and `ids`; and its
     exits.

@@ -8,6 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from umbel.grammar import Constraint, Matcher, Vocabulary
+from umbel.grammar.machine import TokenMachine
 
 BYTE_EOS = 256
 
@@ -79,6 +80,31 @@ def matches(constraint: Constraint, text: str | bytes) -> bool:
     matcher = constraint.start()
     data = text.encode() if isinstance(text, str) else text
     return all(matcher.advance(value) for value in data) and matcher.accepting
+
+
+class Automaton:
+    """The whole byte automaton of a constraint whose places are finitely many, found byte by byte."""
+
+    def __init__(self, constraint: Constraint) -> None:
+        machine = TokenMachine(constraint.machine.root, byte_vocabulary())
+        numbers = {machine.start: 0}
+        self.rows: list[dict[int, int]] = []
+        for config in (configs := [machine.start]):
+            row = {}
+            for value in range(256):
+                target = machine.move(config, value)
+                if target is not None:
+                    row[value] = numbers.setdefault(target, len(numbers))
+                    if row[value] == len(configs):
+                        configs.append(target)
+            self.rows.append(row)
+        self.accepting = [config.can_end for config in configs]
+
+    def run(self, text: bytes, state: int | None = 0) -> int | None:
+        """The state after the text, None when it is not allowed."""
+        for value in text:
+            state = None if state is None else self.rows[state].get(value)
+        return state
 
 
 def mask_ids(matcher: Matcher, vocabulary: Vocabulary, budget: int | None = None) -> set[int]:

@@ -68,6 +68,6 @@ def test_what_is_no_list_of_texts_is_refused(choices: list[str]) -> None:
 
 def test_too_many_choices_are_refused_by_name() -> None:
     with pytest.raises(UnsupportedGrammar, match="more than the 20 allowed") as caught:
-        compile_choices(["a" * 30], byte_vocabulary(), limits=Limits(max_states=20))
+        compile_choices(["a" * 30], byte_vocabulary(), limits=Limits(max_source_chars=20))
 
     assert caught.value.keyword == "choices"

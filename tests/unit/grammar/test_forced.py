@@ -5,7 +5,7 @@ accepted.
 import random
 
 import pytest
-from unit.grammar.oracles import byte_vocabulary, text_of, trained_vocabulary
+from unit.grammar.oracles import Automaton, byte_vocabulary, text_of, trained_vocabulary
 
 from umbel.grammar import (
     Constraint,
@@ -34,16 +34,17 @@ CONSTRAINTS = {
 
 def _canonical_texts(constraint: Constraint, rng: random.Random, count: int) -> list[str]:
     """Texts of the language, by random bytes."""
-    dfa = constraint.machine.dfa
+    automaton = Automaton(constraint)
     texts = []
     for _ in range(count):
-        state, data = 0, bytearray()
-        while not (dfa.accepting[state] and (rng.random() < 0.3 or len(data) > 80)):
-            live = [b for b in range(256) if dfa.run(bytes([b]), state) != dfa.dead]
+        state: int = 0
+        data = bytearray()
+        while not (automaton.accepting[state] and (rng.random() < 0.3 or len(data) > 80)):
+            live = automaton.rows[state]
             if not live:
                 break
-            data.append(rng.choice(live))
-            state = dfa.run(bytes(data[-1:]), state)
+            data.append(rng.choice(list(live)))
+            state = live[data[-1]]
         texts.append(data.decode())
     return texts
 

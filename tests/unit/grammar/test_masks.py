@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from unit.grammar.oracles import (
+    Automaton,
     gappy_vocabulary,
     mask_ids,
     random_pattern,
@@ -29,27 +30,29 @@ class NaiveTokens:
     """Allowed tokens by trying every one; live states by trying every token from every state."""
 
     def __init__(self, constraint: Constraint, vocabulary: Vocabulary) -> None:
-        self.dfa = constraint.machine.dfa
+        self.automaton = Automaton(constraint)
         self.vocabulary = vocabulary
         self.texts = {i: vocabulary.text_of(i) for i in range(vocabulary.size)}
-        self.alive = set(np.flatnonzero(self.dfa.accepting).tolist())
+        self.alive = {s for s, ends in enumerate(self.automaton.accepting) if ends}
         grew = True
         while grew:
             new = {
                 state
-                for state in range(self.dfa.num_states)
+                for state in range(len(self.automaton.rows))
                 if state not in self.alive and self._targets(state) & self.alive
             }
             self.alive |= new
             grew = bool(new)
 
-    def _targets(self, state: int) -> set[int]:
-        return {self.dfa.run(text, state) for text in self.texts.values() if text}
+    def _targets(self, state: int) -> set[int | None]:
+        return {self.automaton.run(text, state) for text in self.texts.values() if text}
 
     def allowed(self, text: bytes) -> set[int]:
-        state = self.dfa.run(text)
-        ids = {i for i, t in self.texts.items() if t and self.dfa.run(t, state) in self.alive}
-        return ids | (set(self.vocabulary.eos_ids) if self.dfa.accepting[state] else set())
+        state = self.automaton.run(text)
+        assert state is not None
+        run = self.automaton.run
+        ids = {i for i, t in self.texts.items() if t and run(t, state) in self.alive}
+        return ids | (set(self.vocabulary.eos_ids) if self.automaton.accepting[state] else set())
 
 
 @pytest.mark.parametrize("make", [spiky_vocabulary, gappy_vocabulary])
