@@ -31,12 +31,14 @@ class Head:
     futures: threads with equal stacks are one thread. A tag that leads nowhere must not be in the
     leaf. closing: the tags that closing costs are computed over (None: all), for leaves with very
     many: for an object, one missing required property is enough. It must hold a tag with finite
-    cost.
+    cost. is_sure: the front end has made sure that tokens complete the text behind every tag, so
+    that it is not asked again for each one.
     """
 
     leaf: Leaf
     follow: Callable[[int], Sequence]
     closing: Collection[int] | None = None
+    is_sure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

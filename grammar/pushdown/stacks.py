@@ -218,7 +218,8 @@ class Stacks:
             expansion = state.expand()
             bound = []
             for head in expansion.heads:
-                leaf = head.leaf if self.space.is_complete else self._possible(head)
+                is_sure = self.space.is_complete or (isinstance(head, Head) and head.is_sure)
+                leaf = head.leaf if is_sure else self._possible(head)
                 if leaf is not None:
                     bound.append((self.space.reader(leaf), head))
             found = self._expansions.setdefault(state, (tuple(bound), expansion))
