@@ -1,0 +1,311 @@
+"""The typed nodes of a program's graph.
+
+A graph has no code and no numbers for its values: a value is named by the branch that made it and
+its name there, so equal pieces of two paths are equal data. Blocks of nodes are in program order.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import msgspec
+
+VERSION = 1
+
+
+class Op(msgspec.Struct, frozen=True, array_like=True):
+    """A pure operation on a string, one of `values.OPERATIONS`."""
+
+    name: str
+    args: tuple[str | int | None, ...] = ()
+
+
+class Ref(msgspec.Struct, frozen=True, tag="value", omit_defaults=True):
+    """The text of the call `name` of `branch`, after `ops`."""
+
+    branch: str
+    name: str
+    ops: tuple[Op, ...] = ()
+
+
+class Arg(msgspec.Struct, frozen=True, tag="argument", omit_defaults=True):
+    """A string among the run's arguments: `path[0]` is the parameter, the rest leads into it."""
+
+    path: tuple[str | int, ...]
+    ops: tuple[Op, ...] = ()
+
+
+Part: TypeAlias = str | Ref | Arg
+Template: TypeAlias = tuple[Part, ...]  # the parts one after another
+
+
+class Literal(msgspec.Struct, frozen=True, tag="literal"):
+    value: None | bool | int | float | str
+
+
+class Words(msgspec.Struct, frozen=True, tag="text"):
+    parts: Template
+
+
+class Decoded(msgspec.Struct, frozen=True, tag="json"):
+    """The JSON value that the call `name` of `branch` wrote."""
+
+    branch: str
+    name: str
+
+
+class Sequence(msgspec.Struct, frozen=True, tag="list", omit_defaults=True):
+    items: tuple["Data", ...]
+    is_tuple: bool = False
+
+
+class Mapping(msgspec.Struct, frozen=True, tag="dict"):
+    items: tuple[tuple[str, "Data"], ...]
+
+
+class ToolValue(msgspec.Struct, frozen=True, tag="tool"):
+    """What the tool call `id` returned, as it is."""
+
+    id: str
+
+
+Data: TypeAlias = Literal | Words | Decoded | Sequence | Mapping | ToolValue
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", omit_defaults=True):
+    """`file` (an index into `Graph.files`) and `line` say where the node was written."""
+
+    file: int = 0
+    line: int = 0
+
+
+class Say(Node, frozen=True, kw_only=True, tag="text"):
+    """Append text. `token_ids` is made by the pre-tokenizing pass for constant text."""
+
+    branch: str
+    parts: Template
+    token_ids: tuple[int, ...] | None = None
+
+
+class Generate(Node, frozen=True, kw_only=True, tag="gen"):
+    """Append what the model generates under `options` (those of `gen`, as JSON data)."""
+
+    branch: str
+    name: str | None = None
+    options: dict[str, Any] = {}  # msgspec copies; values are JSON, checked by SamplingParams
+
+
+class Choose(Node, frozen=True, kw_only=True, tag="select"):
+    """Append one of `choices`."""
+
+    branch: str
+    name: str | None = None
+    choices: tuple[Template, ...] = ()
+    method: str = "token_length_normalized"
+    temperature: float = 0.0
+    seed: int | None = None
+
+
+class Fork(Node, frozen=True, kw_only=True, tag="fork"):
+    branch: str
+    children: tuple[str, ...]
+
+
+class Join(Node, frozen=True, kw_only=True, tag="join"):
+    """Go on when `branches` have done all that was appended to them."""
+
+    branches: tuple[str, ...]
+
+
+class OpenRole(Node, frozen=True, kw_only=True, tag="open"):
+    branch: str
+    role: str
+
+
+class CloseRole(Node, frozen=True, kw_only=True, tag="close"):
+    branch: str
+    role: str
+
+
+class Arm(msgspec.Struct, frozen=True, array_like=True):
+    """What follows when the subject is one of `outcomes`."""
+
+    outcomes: tuple[str, ...]
+    body: tuple["AnyNode", ...]
+
+
+class Decide(Node, frozen=True, kw_only=True, tag="decide"):
+    """Go on with the arm that has `subject`'s text, else with `otherwise`.
+
+    `otherwise` None: the subject's constraint allows no other text; one that comes all the same
+    (cut off by max_tokens) leaves the graph.
+    """
+
+    subject: Ref | Arg
+    arms: tuple[Arm, ...]
+    otherwise: tuple["AnyNode", ...] | None = None
+
+
+class Loop(Node, frozen=True, kw_only=True, tag="loop"):
+    """Run `body` again until `subject` is one of `until`, at most `max_turns` times.
+
+    In names, branches and references of the body `{index}` (with the name of the index) stands
+    for the turn: 0, 1, ...
+    """
+
+    index: str
+    body: tuple["AnyNode", ...]
+    subject: Ref
+    until: tuple[str, ...]
+    max_turns: int
+    start: int = 0
+
+
+class CallTool(Node, frozen=True, kw_only=True, tag="call"):
+    """Call a tool that the side which runs the graph knows by name."""
+
+    id: str
+    tool: str
+    arguments: tuple[tuple[str, Data], ...] = ()
+    is_pure: bool = False
+
+
+class Return(Node, frozen=True, kw_only=True, tag="return"):
+    value: Data
+
+
+class Leave(Node, frozen=True, kw_only=True, tag="leave"):
+    """The rest is only known to the program's Python code, which goes on from here."""
+
+    reason: str
+
+
+AnyNode: TypeAlias = (
+    Say
+    | Generate
+    | Choose
+    | Fork
+    | Join
+    | OpenRole
+    | CloseRole
+    | Decide
+    | Loop
+    | CallTool
+    | Return
+    | Leave
+)
+Block: TypeAlias = tuple[AnyNode, ...]
+Call: TypeAlias = Generate | Choose
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One program. `defaults`: sampling options of every `gen`. `order_by`: where in the arguments
+    the text of an instance first differs from another's, in the order of the text.
+    """
+
+    version: int = VERSION
+    name: str
+    parameters: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    defaults: dict[str, Any] = {}
+    body: Block = ()
+    is_parallel: bool = False  # set by a pass: branches go on without waiting for each other
+    order_by: tuple[tuple[str | int, ...], ...] = ()
+    passes: tuple[str, ...] = ()
+
+
+def walk(block: Block) -> Iterator[AnyNode]:
+    """All nodes, nested ones included, in program order. Does not recurse."""
+    stack: list[Iterator[AnyNode]] = [iter(block)]
+    while stack:
+        node = next(stack[-1], None)
+        if node is None:
+            stack.pop()
+            continue
+        yield node
+        stack += [iter(inner) for inner in reversed(blocks_of(node))]
+
+
+def blocks_of(node: AnyNode) -> list[Block]:
+    """The blocks directly inside `node`."""
+    if isinstance(node, Decide):
+        arms = [arm.body for arm in node.arms]
+        return [*arms, node.otherwise] if node.otherwise is not None else arms
+    return [node.body] if isinstance(node, Loop) else []
+
+
+def with_blocks(node: AnyNode, blocks: list[Block]) -> AnyNode:
+    """`node` with the blocks that `blocks_of` gives replaced."""
+    if isinstance(node, Decide):
+        arms = tuple(Arm(arm.outcomes, body) for arm, body in zip(node.arms, blocks, strict=False))
+        otherwise = blocks[-1] if node.otherwise is not None else None
+        return msgspec.structs.replace(node, arms=arms, otherwise=otherwise)
+    if isinstance(node, Loop):
+        return msgspec.structs.replace(node, body=blocks[0])
+    return node
+
+
+def templates_of(node: AnyNode) -> list[Template]:
+    """The texts that `node` puts together."""
+    if isinstance(node, Say):
+        return [node.parts]
+    if isinstance(node, Choose):
+        return list(node.choices)
+    if isinstance(node, Return):
+        return data_templates(node.value)
+    if isinstance(node, CallTool):
+        return [parts for _, value in node.arguments for parts in data_templates(value)]
+    return []
+
+
+def data_templates(data: Data) -> list[Template]:
+    return [item.parts for item in _leaves(data) if isinstance(item, Words)]
+
+
+def reads_of(node: AnyNode) -> list[tuple[str, str]]:
+    """The values that must be there before `node` can run: (branch, name) of calls, and
+    (TOOLS, id) of tool calls.
+    """
+    found = [
+        (part.branch, part.name)
+        for parts in templates_of(node)
+        for part in parts
+        if isinstance(part, Ref)
+    ]
+    data: list[Data] = []
+    if isinstance(node, Return):
+        data = [node.value]
+    elif isinstance(node, CallTool):
+        data = [value for _, value in node.arguments]
+    elif isinstance(node, Decide | Loop) and isinstance(node.subject, Ref):
+        found.append((node.subject.branch, node.subject.name))
+    for leaf in (leaf for value in data for leaf in _leaves(value)):
+        if isinstance(leaf, Decoded):
+            found.append((leaf.branch, leaf.name))
+        elif isinstance(leaf, ToolValue):
+            found.append((TOOLS, leaf.id))
+    return found
+
+
+TOOLS = "$tools"  # the lane of the tool calls, and the "branch" of what they return
+RESULT = "$result"  # the lane of what the program returns
+
+
+def lane_of(node: AnyNode) -> str:
+    """The branch that `node` appends to, or the lane that keeps nodes of its kind in order."""
+    if isinstance(node, CallTool):
+        return TOOLS
+    if isinstance(node, Say | Generate | Choose | Fork | OpenRole | CloseRole):
+        return node.branch
+    return RESULT
+
+
+def _leaves(data: Data) -> Iterator[Data]:
+    stack = [data]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Sequence):
+            stack += reversed(item.items)
+        elif isinstance(item, Mapping):
+            stack += [value for _, value in reversed(item.items)]
+        else:
+            yield item

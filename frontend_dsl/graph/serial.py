@@ -1,0 +1,165 @@
+"""Graphs as JSON, and what a graph from somebody else may contain.
+
+`from_json` is the only door for untrusted graphs. It checks every bound in one place, `check`,
+before anything runs.
+"""
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+
+from umbel.frontend_dsl.graph.nodes import (
+    VERSION,
+    AnyNode,
+    Block,
+    Choose,
+    Data,
+    Decide,
+    Fork,
+    Generate,
+    Graph,
+    Join,
+    Leave,
+    Loop,
+    Mapping,
+    Sequence,
+    blocks_of,
+    templates_of,
+)
+from umbel.frontend_dsl.graph.values import check_op
+from umbel.runtime.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class GraphLimits:
+    """Bounds of a graph. Calls, branches and tokens count every turn of a loop and every arm."""
+
+    max_bytes: int = 8 << 20
+    max_nodes: int = 20_000
+    max_depth: int = 160  # blocks inside blocks
+    max_width: int = 4096  # children of one fork
+    max_branches: int = 16_384
+    max_choices: int = 1024
+    max_turns: int = 1024  # of one loop
+    max_calls: int = 65_536
+    max_tokens: int = 16_000_000  # that all calls together may generate
+
+
+DEFAULT_LIMITS = GraphLimits()
+DEFAULT_MAX_TOKENS = 256  # of a gen that says nothing: that of SamplingParams
+
+
+def to_json(graph: Graph) -> bytes:
+    return msgspec.json.encode(graph)
+
+
+def from_json(data: bytes | str, limits: GraphLimits = DEFAULT_LIMITS) -> Graph:
+    """The graph in `data`. Raises `InvalidRequest` for what is no graph, of another version, or
+    beyond `limits`.
+    """
+    if len(data) > limits.max_bytes:
+        raise InvalidRequest(
+            f"the graph has {len(data)} bytes; at most {limits.max_bytes} are accepted"
+        )
+    try:
+        graph = msgspec.json.decode(data, type=Graph)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"this is not a program graph: {error}") from error
+    except RecursionError:
+        raise InvalidRequest("the graph is nested too deeply to be read") from None
+    check(graph, limits)
+    return graph
+
+
+def content_hash(graph: Graph) -> str:
+    """Hex digest of all that decides what the graph does and says."""
+    return hashlib.blake2b(to_json(graph), digest_size=16).hexdigest()
+
+
+def check(graph: Graph, limits: GraphLimits = DEFAULT_LIMITS) -> None:
+    """Raise `InvalidRequest` for the first bound that `graph` passes."""
+    if graph.version != VERSION:
+        raise InvalidRequest(
+            f"the graph has version {graph.version}; this umbel runs version {VERSION}, "
+            "so compile the program again"
+        )
+    counts: Counter[str] = Counter()
+    stack: list[tuple[Block, int, int]] = [(graph.body, 1, 1)]
+    while stack:
+        block, depth, turns = stack.pop()
+        _bound("max_depth", depth, limits.max_depth, "blocks inside blocks")
+        for node in block:
+            counts["max_nodes"] += 1
+            _bound("max_nodes", counts["max_nodes"], limits.max_nodes, "nodes")
+            _check_node(node, graph, limits)
+            for name, amount in _cost(node, graph).items():
+                counts[name] += amount * turns
+                _bound(name, counts[name], getattr(limits, name), name[4:])
+            inner = turns * node.max_turns if isinstance(node, Loop) else turns
+            stack += [(body, depth + 1, inner) for body in blocks_of(node)]
+
+
+def _cost(node: AnyNode, graph: Graph) -> dict[str, int]:
+    if isinstance(node, Generate):
+        default = graph.defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
+        tokens = node.options.get("max_tokens", default)
+        if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+            raise InvalidRequest(
+                f"gen({node.name!r}) at line {node.line} has max_tokens={tokens!r}; "
+                "a graph needs a whole number there"
+            )
+        return {"max_calls": 1, "max_tokens": tokens}
+    if isinstance(node, Choose):
+        return {"max_calls": 1}
+    return {"max_branches": len(node.children)} if isinstance(node, Fork) else {}
+
+
+def _check_node(node: AnyNode, graph: Graph, limits: GraphLimits) -> None:
+    if not 0 <= node.file <= len(graph.files):
+        raise InvalidRequest(f"a node names file {node.file} of {len(graph.files)}")
+    if isinstance(node, Fork):
+        _bound("max_width", len(node.children), limits.max_width, "branches of one fork")
+    elif isinstance(node, Choose):
+        _bound("max_choices", len(node.choices), limits.max_choices, "choices")
+    elif isinstance(node, Loop):
+        _bound("max_turns", node.max_turns - node.start, limits.max_turns, "turns of a loop")
+        if not 0 <= node.start < node.max_turns or not node.index.isidentifier():
+            raise InvalidRequest(f"the loop at line {node.line} has no valid turns or index")
+    parts = [part for template in templates_of(node) for part in template]
+    if isinstance(node, Decide):
+        parts.append(node.subject)
+    for part in parts:
+        for op in () if isinstance(part, str) else part.ops:
+            check_op(op)
+
+
+def _bound(name: str, got: int, limit: int, what: str) -> None:
+    if got > limit:
+        raise InvalidRequest(f"the graph has {got} {what} or more; {name}={limit} is the bound")
+
+
+def has_leave(graph: Graph) -> bool:
+    from umbel.frontend_dsl.graph.nodes import walk
+
+    return any(isinstance(node, Leave) for node in walk(graph.body))
+
+
+def depth_of(data: Data) -> int:
+    """How deeply `data` is nested."""
+    if isinstance(data, Sequence):
+        return 1 + max((depth_of(item) for item in data.items), default=0)
+    if isinstance(data, Mapping):
+        return 1 + max((depth_of(item) for _, item in data.items), default=0)
+    return 1
+
+
+def branches_of(node: AnyNode) -> tuple[str, ...]:
+    """The branches that `node` speaks of."""
+    if isinstance(node, Fork):
+        return (node.branch, *node.children)
+    if isinstance(node, Join):
+        return node.branches
+    branch = getattr(node, "branch", None)
+    return (branch,) if branch is not None else ()

@@ -1,0 +1,451 @@
+"""Runs a graph on the branches of an execution: nodes become the operations that eager programs use.
+
+Nodes wait in lanes, one per branch (or one in all, in a graph that is not parallel). A lane hands its
+nodes to the branch until one needs a value that is not there; a decision puts the nodes of its arm in
+its own place, in each lane that the arms touch. No thread and no greenlet waits for a call.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from umbel.frontend_dsl.branch import Branch, Signal
+from umbel.frontend_dsl.calls import Gen, Select
+from umbel.frontend_dsl.calls import select as checked_select
+from umbel.frontend_dsl.decoding import decode_json
+from umbel.frontend_dsl.errors import ProgramError, Site
+from umbel.frontend_dsl.graph import nodes
+from umbel.frontend_dsl.graph.loops import turn
+from umbel.frontend_dsl.graph.nodes import RESULT, TOOLS, AnyNode, Block, Graph, Ref
+from umbel.frontend_dsl.graph.values import fill, part_text
+from umbel.frontend_dsl.operations import AppendText, AppendTokens, CloseRole, ForkPoint, Mark
+from umbel.frontend_dsl.operations import OpenRole as OpenRoleOperation
+from umbel.frontend_dsl.pending import PendingCall
+from umbel.frontend_dsl.state import State
+from umbel.frontend_dsl.tools import Tool, ToolCall
+from umbel.runtime.errors import InvalidRequest, UmbelError
+
+if TYPE_CHECKING:
+    from umbel.frontend_dsl.execution import Execution
+
+Order = tuple[int, ...]  # where in the program's order an item stands
+_ALL = "$all"  # the only lane of a graph that is not parallel
+
+
+class Item:
+    """A node in its lanes. A decision that was made has, per lane, what stands in its place."""
+
+    __slots__ = ("chosen", "lanes", "node", "order")
+
+    def __init__(self, node: AnyNode, order: Order, lanes: tuple[str, ...]) -> None:
+        self.node = node
+        self.order = order
+        self.lanes = lanes
+        self.chosen: dict[str, list[Item]] | None = None
+
+
+class Lane:
+    """Items in program order; `branch` is there when its fork was reached."""
+
+    __slots__ = ("branch", "is_waiting", "items", "run")
+
+    def __init__(self, run: "GraphRun", branch: Branch | None) -> None:
+        self.run = run
+        self.branch = branch
+        self.items: deque[Item] = deque()
+        self.is_waiting = False  # a wake-up is under way or a signal will send one
+
+    def wake(self) -> None:
+        self.run.execution.driver.advance_later(self)
+
+    def advance(self) -> None:
+        self.is_waiting = False
+        self.run.advance(self)
+
+
+class Waiting:
+    """Wakes a decision, whose lanes may all stand elsewhere."""
+
+    __slots__ = ("item", "run")
+
+    def __init__(self, run: "GraphRun", item: Item) -> None:
+        self.run = run
+        self.item = item
+
+    def wake(self) -> None:
+        self.run.execution.driver.advance_later(self)
+
+    def advance(self) -> None:
+        self.run.decide(self.item)
+
+
+class Left(Exception):
+    """The run came to where only the program's Python code goes on."""
+
+
+class GraphRun:
+    """One run of `graph`. `finished` is set when all is handed out and the result can be read.
+
+    `types` and `tools` are those of the process: see `tracing.trace.Traced`.
+    """
+
+    def __init__(
+        self,
+        execution: "Execution",
+        graph: Graph,
+        arguments: Mapping[str, Any],
+        types: Mapping[tuple[str, str], Any],
+        tools: Mapping[str, Tool],
+    ) -> None:
+        self.execution = execution
+        self.finished = Signal()
+        self.error: ProgramError | None = None
+        self.left: nodes.Leave | None = None
+        self._graph = graph
+        self._arguments = arguments
+        self._types = types
+        self._tools = tools
+        self._values: dict[tuple[str, str], PendingCall] = {}
+        self._undefined: dict[tuple[str, str], list[Lane | Waiting]] = {}
+        self._lanes: dict[str, Lane] = {}
+        self._branches: dict[str, Branch] = {"root": execution.root}
+        self._readers: dict[Item, None] = {}  # items that wait for values
+        self._failed: tuple[Order, ProgramError] | None = None
+        self._num_items = 0
+        self._return: nodes.Return | None = None
+        self._touched: dict[int, tuple[str, ...]] = {}
+
+    def start(self) -> None:
+        self._place(self._items(self._graph.body, ()))
+        for lane in list(self._lanes.values()):
+            lane.wake()
+        if self._num_items == 0:
+            self.finished.set()
+
+    def result(self) -> Any:
+        """What the program returns; waits. Raises the error of a value that failed."""
+        return self._data(self._return.value) if self._return is not None else None
+
+    # Lanes.
+
+    def advance(self, lane: Lane) -> None:
+        """Hand out the lane's items until one has to wait."""
+        if lane.is_waiting or self.finished.is_set:
+            return
+        while lane.items and not self.finished.is_set:
+            item = lane.items[0]
+            if isinstance(item.node, nodes.Decide | nodes.Loop):
+                if item.chosen is None:
+                    self._consider(item, lane)
+                if item.chosen is None:
+                    return
+                lane.items.popleft()
+                lane.items.extendleft(reversed(item.chosen.get(self._lane(lane), [])))
+                continue
+            if not self._is_ready(item, lane):
+                return
+            lane.items.popleft()
+            self._readers.pop(item, None)
+            self._num_items -= 1
+            self._run_item(item)
+        self._finish_if_done()
+
+    def decide(self, item: Item) -> None:
+        """Choose the arm if the subject is there."""
+        node = item.node
+        assert isinstance(node, nodes.Decide | nodes.Loop)
+        if item.chosen is not None or self.finished.is_set:
+            return
+        if not self._has_values(node, Waiting(self, item)):
+            return
+        self._readers.pop(item, None)
+        try:
+            block = self._chosen(node)
+        except ProgramError as error:
+            self._fail(item.order, error)
+            return
+        except UmbelError as error:
+            self._fail(item.order, self._refusal(error, "a decision", node))
+            return
+        self._num_items -= 1
+        item.chosen = {lane: [] for lane in item.lanes}
+        for inner in self._items(block, item.order):
+            for lane in inner.lanes:
+                item.chosen[lane].append(inner)
+                self._lanes.setdefault(lane, self._new_lane(lane))
+        for name in item.lanes:
+            lane_ = self._lanes[name]
+            if not lane_.is_waiting:
+                lane_.wake()
+        self._finish_if_done()
+
+    def _consider(self, item: Item, lane: Lane) -> None:
+        if item not in self._readers:
+            self._readers[item] = None
+            self.decide(item)
+
+    def _place(self, items: Iterator[Item]) -> None:
+        for item in items:
+            for name in item.lanes:
+                lane = self._lanes.setdefault(name, self._new_lane(name))
+                lane.items.append(item)
+            # A decision is made as soon as its subject is there, wherever its lanes stand.
+        for lane in self._lanes.values():
+            for item in lane.items:
+                if isinstance(item.node, nodes.Decide | nodes.Loop) and self._graph.is_parallel:
+                    self._consider(item, lane)
+
+    def _items(self, block: Block, prefix: Order) -> Iterator[Item]:
+        for idx, node in enumerate(block):
+            lanes = self._lanes_of(node)
+            if lanes:
+                self._num_items += 1
+                yield Item(node, (*prefix, idx), lanes)
+
+    def _lanes_of(self, node: AnyNode) -> tuple[str, ...]:
+        if not self._graph.is_parallel:
+            return (_ALL,)
+        if not isinstance(node, nodes.Decide | nodes.Loop):
+            return (nodes.lane_of(node),)
+        known = self._touched.get(id(node))
+        if known is None:
+            blocks = nodes.blocks_of(node)
+            inner = {nodes.lane_of(n) for block in blocks for n in nodes.walk(block)
+                     if not isinstance(n, nodes.Decide | nodes.Loop)}  # fmt: skip
+            known = self._touched[id(node)] = tuple(sorted(inner or {RESULT}))
+        return known
+
+    def _new_lane(self, name: str) -> Lane:
+        return Lane(self, self._branches.get(name))
+
+    def _lane(self, lane: Lane) -> str:
+        return next(name for name, other in self._lanes.items() if other is lane)
+
+    # What an item waits for.
+
+    def _is_ready(self, item: Item, lane: Lane) -> bool:
+        node = item.node
+        if self._graph.is_parallel and lane.branch is None and not self._is_free(node):
+            branch = self._branches.get(nodes.lane_of(node))
+            if branch is None:
+                return False  # its fork wakes the lane
+            lane.branch = branch
+        if isinstance(node, nodes.Join):
+            return self._is_joined(node, lane)
+        if nodes.reads_of(node) and not self._has_values(node, lane):
+            self._readers[item] = None
+            lane.is_waiting = True
+            return False
+        return True
+
+    @staticmethod
+    def _is_free(node: AnyNode) -> bool:
+        return nodes.lane_of(node) in (TOOLS, RESULT)
+
+    def _has_values(self, node: AnyNode, waiter: Lane | Waiting) -> bool:
+        for key in nodes.reads_of(node):
+            call = self._values.get(key)
+            if call is None:
+                self._undefined.setdefault(key, []).append(waiter)
+                return False
+            if not call.is_set:
+                call.waiting.append(waiter)
+                return False
+        return True
+
+    def _is_joined(self, node: nodes.Join, lane: Lane) -> bool:
+        for path in node.branches:
+            branch = self._branches.get(path)
+            if branch is None:
+                continue
+            if branch.is_busy:
+                mark = Mark(self._site(node))
+                branch.add(mark)
+                if not mark.reached.is_set:
+                    mark.reached.waiting.append(lane)
+                    lane.is_waiting = True
+                    return False
+        return True
+
+    # Handing out.
+
+    def _run_item(self, item: Item) -> None:
+        node = item.node
+        try:
+            self._hand_out(node)
+        except ProgramError as error:
+            self._fail(item.order, error)
+        except UmbelError as error:
+            self._fail(item.order, self._refusal(error, self._spell(node), node))
+
+    def _hand_out(self, node: AnyNode) -> None:
+        site = self._site(node)
+        if isinstance(node, nodes.Say):
+            self._say(node, site)
+        elif isinstance(node, nodes.Generate):
+            options = dict(node.options)
+            if "logit_bias" in options:  # keys of JSON objects are strings
+                options["logit_bias"] = {int(k): v for k, v in options["logit_bias"].items()}
+            key = (node.branch, node.name or "")
+            if key in self._types:
+                options["json_schema"] = self._types[key]
+            self._call(node, Gen(node.name, options, site))  # type: ignore[arg-type]  # checked
+        elif isinstance(node, nodes.Choose):
+            choices = tuple(self._text(parts) for parts in node.choices)
+            made = checked_select(
+                node.name, choices, method=node.method, temperature=node.temperature, seed=node.seed
+            )
+            self._call(node, Select(made.name, made.choices, made.method, made.temperature,
+                                    made.seed, site))  # fmt: skip
+        elif isinstance(node, nodes.Fork):
+            self._fork(node, site)
+        elif isinstance(node, nodes.OpenRole):
+            branch = self._branches[node.branch]
+            branch.role = node.role
+            branch.add(OpenRoleOperation(node.role, site))
+        elif isinstance(node, nodes.CloseRole):
+            branch = self._branches[node.branch]
+            branch.role = None
+            branch.add(CloseRole(node.role, site))
+        elif isinstance(node, nodes.CallTool):
+            self._tool(node, site)
+        elif isinstance(node, nodes.Return):
+            self._return = node
+        elif isinstance(node, nodes.Leave):
+            self._leave(node)
+
+    def _say(self, node: nodes.Say, site: Site) -> None:
+        text = self._text(node.parts)
+        if not text:
+            return
+        branch = self._branches[node.branch]
+        if node.token_ids is not None:
+            branch.add(AppendTokens(text, site, node.token_ids))
+        else:
+            branch.add(AppendText(text, site))
+
+    def _call(self, node: nodes.Call, expression: Gen | Select) -> None:
+        branch = self._branches[node.branch]
+        call = State(branch).append_call(expression)
+        if node.name is not None:
+            self._define((node.branch, node.name), call)
+
+    def _define(self, key: tuple[str, str], call: PendingCall) -> None:
+        self._values[key] = call
+        for waiter in self._undefined.pop(key, ()):
+            waiter.wake()
+
+    def _fork(self, node: nodes.Fork, site: Site) -> None:
+        branch = self._branches[node.branch]
+        branch.num_forks += 1
+        children = [self.execution.new_branch(branch, path) for path in node.children]
+        for child in children:
+            self._branches[child.path] = child
+        branch.add(ForkPoint(children, site))
+        for child in children:
+            lane = self._lanes.get(child.path)
+            if lane is not None:
+                lane.branch = child
+                lane.wake()
+
+    def _tool(self, node: nodes.CallTool, site: Site) -> None:
+        tool = self._tools.get(node.tool)
+        if tool is None:
+            known = ", ".join(sorted(self._tools)) or "none"
+            raise InvalidRequest(f"there is no tool {node.tool!r} here; there are: {known}")
+        values = {name: self._data(value) for name, value in node.arguments}
+        call = ToolCall(self.execution, tool, tool.bind((), values), site)
+        call.begin()
+        self._define((TOOLS, node.id), call)
+
+    def _leave(self, node: nodes.Leave | None) -> None:
+        self.left = node or nodes.Leave(reason="a value is none of the outcomes it was to have")
+        self.finished.set()
+
+    def _chosen(self, node: nodes.Decide | nodes.Loop) -> Block:
+        text = part_text(node.subject, self._arguments, self._read)
+        if isinstance(node, nodes.Loop):
+            return turn(node)
+        for arm in node.arms:
+            if text in arm.outcomes:
+                return arm.body
+        if node.otherwise is not None:
+            return node.otherwise
+        accepted = [outcome for arm in node.arms for outcome in arm.outcomes]
+        return (nodes.Leave(
+            reason=f"{text!r} is none of the outcomes that the graph knows: {accepted[:8]}",
+            file=node.file, line=node.line,
+        ),)  # fmt: skip
+
+    # Values.
+
+    def _text(self, template: nodes.Template) -> str:
+        return fill(template, self._arguments, self._read)
+
+    def _read(self, ref: Ref) -> str:
+        call = self._values[ref.branch, ref.name]
+        if call.error is not None:
+            call.error.was_seen = True
+            raise call.error
+        assert call.value is not None
+        return call.value
+
+    def _data(self, data: nodes.Data) -> Any:
+        if isinstance(data, nodes.Literal):
+            return data.value
+        if isinstance(data, nodes.Words):
+            return self._text(data.parts)
+        if isinstance(data, nodes.Decoded):
+            return self._decoded(data)
+        if isinstance(data, nodes.ToolValue):
+            self._read(Ref(TOOLS, data.id))
+            call = self._values[TOOLS, data.id]
+            assert isinstance(call, ToolCall)
+            return call.result
+        if isinstance(data, nodes.Mapping):
+            return {key: self._data(value) for key, value in data.items}
+        items = [self._data(item) for item in data.items]
+        return tuple(items) if data.is_tuple else items
+
+    def _decoded(self, data: nodes.Decoded) -> Any:
+        branch = self._branches[data.branch]
+        call = self._values[data.branch, data.name]
+        self._read(Ref(data.branch, data.name))
+        return State(branch).json(data.name) if call.branch is branch else decode_json(
+            call.value or "", None
+        )  # fmt: skip
+
+    # Ends.
+
+    def _fail(self, order: Order, error: ProgramError) -> None:
+        """A read failed. The program ends with the failure that comes first in its order."""
+        if self._failed is None or order < self._failed[0]:
+            self._failed = (order, error)
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if self.finished.is_set:
+            return
+        if self._failed is not None:
+            order, error = self._failed
+            if all(item.order > order for item in self._readers):
+                self.error = error
+                self.finished.set()
+        elif self._num_items == 0:
+            self.finished.set()
+
+    def _refusal(self, cause: BaseException, call: str, node: AnyNode) -> ProgramError:
+        branch = getattr(node, "branch", "root")
+        name, site = self.execution.name, self._site(node)
+        return ProgramError(cause, program=name, branch=branch, call=call, site=site)
+
+    def _site(self, node: AnyNode) -> Site:
+        files = self._graph.files
+        return Site(files[node.file] if node.file < len(files) else self._graph.name, node.line)
+
+    @staticmethod
+    def _spell(node: AnyNode) -> str | None:
+        if isinstance(node, nodes.Generate | nodes.Choose):
+            kind = "gen" if isinstance(node, nodes.Generate) else "select"
+            return f"{kind}({node.name!r})"
+        return f"{node.tool}(...)" if isinstance(node, nodes.CallTool) else None

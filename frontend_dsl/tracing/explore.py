@@ -1,0 +1,194 @@
+"""All paths of a program as one block of nodes.
+
+The program is run once per way that a decision has. A run stops where it meets a path that is known:
+at the same statement, with the same variables and the same facts among those that matter later. So
+the number of runs grows with the number of ways, not with their combinations.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from umbel.frontend_dsl.errors import Site
+from umbel.frontend_dsl.graph import nodes
+from umbel.frontend_dsl.graph.nodes import Arm, Block, Decide, Leave, Return
+from umbel.frontend_dsl.tracing.leaving import LeaveTrace
+from umbel.frontend_dsl.tracing.path import Finding, Mark, Met, Path, Point
+from umbel.frontend_dsl.tracing.recorder import Recording, as_data
+
+MAX_RUNS = 4096  # of one program, while it is traced
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """What follows from a point: valid where `facts` (those read later) are the same."""
+
+    facts: dict[Hashable, object]
+    block: Block
+
+    def fits(self, facts: dict[Hashable, object]) -> bool:
+        return all(facts.get(key) == value for key, value in self.facts.items())
+
+
+@dataclass(slots=True)
+class Explored:
+    """`reads`: facts that were read on any of the paths."""
+
+    block: Block
+    reads: set[Hashable]
+
+
+class NotTraceable(Exception):
+    """The program does something that no path may do; it runs eagerly."""
+
+    def __init__(self, error: LeaveTrace) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(slots=True, eq=False)
+class Explorer:
+    """`run(recording)` runs the program on symbols and returns what it returned."""
+
+    run: Callable[[Recording], Any]
+    defaults: dict[str, Any]
+    start: Site  # where the program is defined
+    files: dict[str, int] = field(default_factory=dict)
+    types: dict[tuple[str, str], Any] = field(default_factory=dict)
+    tools: dict[str, Any] = field(default_factory=dict)
+    findings: dict[Finding, None] = field(default_factory=dict)
+    leaves: list[LeaveTrace] = field(default_factory=list)
+    num_runs: int = 0
+    num_met: int = 0
+    _outcomes: dict[tuple[str, str], tuple[str, ...] | None] = field(default_factory=dict)
+    _known: dict[Hashable, list[Known]] = field(default_factory=dict)
+
+    def explore(self) -> Block:
+        """The whole program. Raises `LeaveTrace` if every path leaves the trace."""
+        block = self._from((), 0, 0).block
+        if self.leaves and _always_leaves(block):
+            raise self.leaves[0]
+        return block
+
+    def _from(self, script: tuple[int, ...], num_events: int, num_reads: int) -> Explored:
+        """What follows after the first `num_events` events and `num_reads` reads of the path of
+        `script`, which are known. `reads` are those after them.
+        """
+        path, end, met = self._follow(script)
+        block: Block = (end,) if end is not None else ()
+        elsewhere: set[Hashable] = set()  # read on other paths that part from this one
+        if met is not None:
+            block, elsewhere = met.block, set(met.facts)
+        pending: list[Any] = []
+        depth = path.num_decisions
+        for index in range(len(path.events) - 1, num_events - 1, -1):
+            event = path.events[index]
+            if not isinstance(event, Point | Mark):
+                pending.append(event)
+                continue
+            block, pending = (*reversed(pending), *block), []
+            if isinstance(event, Point):
+                self._remember(event, block, elsewhere.union(path.reads[event.num_reads :]))
+                continue
+            depth -= 1
+            before = (*script, *(0,) * (depth - len(script)))
+            others = [
+                self._from((*before, way), index + 1, event.num_reads)
+                for way in range(1, event.num_ways)
+            ]
+            elsewhere.update(*(other.reads for other in others))
+            block = merge(event, [block, *(other.block for other in others)], self.where(event.site))
+        block = (*reversed(pending), *block)
+        return Explored(block, elsewhere.union(path.reads[num_reads:]))
+
+    def where(self, site: Site) -> dict[str, int]:
+        return {"file": self.files.setdefault(site.file, len(self.files)), "line": site.line}
+
+    def _remember(self, point: Point, block: Block, reads: set[Hashable]) -> None:
+        facts = {key: point.facts.get(key) for key in reads}
+        self._known.setdefault(point.key, []).append(Known(facts, block))
+
+    def _meet(self, key: Hashable, facts: dict[Hashable, object]) -> object | None:
+        return next((k for k in self._known.get(key, ()) if k.fits(facts)), None)
+
+    def _follow(self, script: tuple[int, ...]) -> tuple[Path, Any, Known | None]:
+        """One run: its path, the node that ends it, and the known path it met."""
+        path = Path(script, self._outcomes, self._meet, self.findings)
+        recording = Recording(path, self.defaults, self.files, self.types)
+        self.num_runs += 1
+        try:
+            if self.num_runs > MAX_RUNS:
+                raise LeaveTrace(f"it has more than {MAX_RUNS} paths", path.site())
+            value = self.run(recording)
+            end: Any = Return(value=as_data(value, path), **self.where(self.start))
+        except Met as met:
+            assert isinstance(met.entry, Known)
+            self.num_met += 1
+            return path, None, met.entry
+        except LeaveTrace as error:
+            self.leaves.append(error)
+            end = Leave(reason=error.reason, **recording.where(error.site))
+        finally:
+            self.tools.update(recording.tools)
+        return path, end, None
+
+
+def merge(mark: Mark, blocks: list[Block], where: dict[str, int]) -> Block:
+    """A decision between `blocks`, and after it what they have in common at their ends."""
+    otherwise = blocks[-1] if mark.has_otherwise else None
+    arms: list[tuple[list[str], Block]] = []
+    for texts, block in zip(mark.groups, blocks, strict=False):
+        same = next((arm for arm in arms if arm[1] == block), None)
+        if same is not None:
+            same[0].extend(texts)
+        else:
+            arms.append((list(texts), block))
+    bodies = [block for _, block in arms] + ([otherwise] if otherwise is not None else [])
+    if all(body == bodies[0] for body in bodies):
+        return bodies[0]
+    shared = _common_suffix(bodies)
+    cut = [body[: len(body) - shared] for body in bodies]
+    decide = Decide(
+        subject=mark.subject,
+        arms=tuple(
+            Arm(tuple(texts), body) for (texts, _), body in zip(arms, cut, strict=False)
+        ),
+        otherwise=cut[-1] if otherwise is not None else None,
+        **where,
+    )
+    return (flattened(decide), *bodies[0][len(bodies[0]) - shared :])
+
+
+def flattened(decide: Decide) -> Decide:
+    """Without decisions on the same subject right inside: their arms become its own."""
+    arms: list[Arm] = []
+    for arm in decide.arms:
+        inner = arm.body[0] if len(arm.body) == 1 else None
+        if isinstance(inner, Decide) and inner.subject == decide.subject:
+            if inner.otherwise is None:
+                arms += inner.arms
+                continue
+        arms.append(arm)
+    otherwise = decide.otherwise
+    if otherwise is not None and len(otherwise) == 1 and isinstance(otherwise[0], Decide):
+        inner = otherwise[0]
+        if inner.subject == decide.subject:
+            arms += inner.arms
+            otherwise = inner.otherwise
+    return msgspec.structs.replace(decide, arms=tuple(arms), otherwise=otherwise)
+
+
+def _common_suffix(blocks: list[Block]) -> int:
+    length = 0
+    shortest = min(len(block) for block in blocks)
+    while length < shortest and all(
+        block[-1 - length] == blocks[0][-1 - length] for block in blocks[1:]
+    ):
+        length += 1
+    return length
+
+
+def _always_leaves(block: Block) -> bool:
+    return not any(isinstance(node, Return) for node in nodes.walk(block))

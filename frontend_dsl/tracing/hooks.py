@@ -1,0 +1,291 @@
+"""The hooks that a rewritten program calls while it is traced: what it may do, and how.
+
+Nothing that could have an effect is ever called: a call that is not known to be harmless leaves the
+trace before it happens.
+"""
+
+import builtins
+import functools
+from collections.abc import Callable
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, NoReturn
+
+from umbel.frontend_dsl import calls
+from umbel.frontend_dsl.calls import Select
+from umbel.frontend_dsl.errors import Site
+from umbel.frontend_dsl.tools import Tool
+from umbel.frontend_dsl.tracing.leaving import LeaveTrace
+from umbel.frontend_dsl.tracing.recorder import Recording, TraceForks, TraceJson, TraceState
+from umbel.frontend_dsl.tracing.rewrite import HOOKS, NoSource, loaded_names, rewritten
+from umbel.frontend_dsl.tracing.symbols import Symbol, has_symbol, join_parts, plain
+from umbel.frontend_dsl.tracing.toolcalls import TraceTool, call_tool
+from umbel.frontend_dsl.tracing.world import (
+    CONTAINERS,
+    LANGUAGE,
+    PLAIN,
+    PURE,
+    Guard,
+    NotPlain,
+    copied,
+    is_pure_library,
+)
+
+_STATES = (TraceState, TraceForks, TraceJson, TraceTool)
+
+
+class Hooks:
+    """For one path. `program_type` is `Program` (which imports this package)."""
+
+    def __init__(
+        self, recording: Recording, program_type: type, guards: dict[tuple[int, str], Guard]
+    ) -> None:
+        self.recording = recording
+        self._path = recording.path
+        self._program_type = program_type
+        self._guards = guards
+        self._worlds: dict[int, dict[str, Any]] = {}  # per module, this path's copy
+        self._functions: dict[tuple[int, bool], Callable[..., Any]] = {}
+        self._copies: list[tuple[str, Any, Any]] = []
+        self.point = self._path.point
+        self.turns = self._path.turns
+
+    def follow(self, function: FunctionType, *, with_points: bool) -> Callable[..., Any]:
+        """`function` in its rewritten form, in a world of copies."""
+        key = (id(function), with_points)
+        if key not in self._functions:
+            try:
+                self._functions[key] = self._make(function, with_points)
+            except NoSource as error:
+                self.leave(f"{function.__name__}() cannot be followed: {error}")
+        return self._functions[key]
+
+    def changed(self) -> str | None:
+        """The name of something outside that the path tried to change."""
+        return next((name for name, value, mine in self._copies if value != mine), None)
+
+    def _make(self, function: FunctionType, with_points: bool) -> Callable[..., Any]:
+        code = rewritten(function, with_points=with_points)
+        names = loaded_names(function)
+        world = self._world(function, names)
+        cells = dict(
+            zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        )
+        closure = tuple(
+            CellType(self._take(name, functools.partial(_content, cells[name]), function, names))
+            for name in code.co_freevars
+        )
+        made = FunctionType(code, world, function.__name__, None, closure)
+        made.__defaults__ = self._take("its defaults", lambda: function.__defaults__, function, {})
+        made.__kwdefaults__ = self._take(
+            "its defaults", lambda: function.__kwdefaults__, function, {}
+        )
+        return made
+
+    def _world(self, function: FunctionType, names: dict[str, int]) -> dict[str, Any]:
+        outside = function.__globals__
+        world = self._worlds.setdefault(
+            id(outside),
+            {
+                HOOKS: self,
+                "__builtins__": vars(builtins),
+                "__name__": outside.get("__name__", ""),
+            },
+        )
+        local = {*function.__code__.co_varnames, *function.__code__.co_freevars}
+        for name in names:
+            if name in outside and name not in world and name not in local:
+                world[name] = self._take(
+                    name, functools.partial(outside.__getitem__, name), function, names
+                )
+        return world
+
+    def _take(
+        self, name: str, read: Callable[[], Any], function: FunctionType, names: dict[str, int]
+    ) -> Any:
+        value = read()
+        try:
+            mine = copied(value, (self._program_type, Tool))
+            before = copied(value, (self._program_type, Tool))
+        except NotPlain as error:
+            code = function.__code__
+            line = names.get(name, code.co_firstlineno)
+            raise LeaveTrace(
+                f"{name} is {error}, which cannot be followed", Site(code.co_filename, line)
+            ) from None
+        if type(value) in CONTAINERS:
+            self._copies.append((name, before, mine))
+        self._guards.setdefault((id(function.__globals__), name), Guard(read, before))
+        return mine
+
+    # The hooks themselves.
+
+    def leave(self, reason: str) -> NoReturn:
+        raise LeaveTrace(reason, self._path.site())
+
+    def fstring(self, *pieces: Any) -> str:
+        texts = [piece if isinstance(piece, str) else self._formatted(*piece) for piece in pieces]
+        if not any(isinstance(text, Symbol) for text in texts):
+            return "".join(texts)
+        return join_parts(self._path, texts)
+
+    def mod(self, left: Any, right: Any) -> Any:
+        if isinstance(left, Symbol) or (isinstance(left, str) and has_symbol(right)):
+            return plain(left, "%") % plain(right, "%")
+        return left % right
+
+    def attribute(self, value: Any, name: str) -> Any:
+        if isinstance(value, ModuleType):
+            return self._of_module(value, name)
+        if name.startswith("__"):
+            self.leave(f".{name} looks into Python itself")
+        if isinstance(value, _STATES) or type(value) in (*PLAIN, *CONTAINERS, Symbol):
+            return getattr(value, name)
+        if isinstance(value, type) and value in PURE:
+            return getattr(value, name)
+        if type(value).__module__ in ("collections", "enum") or _is_enum(value):
+            return getattr(value, name)
+        self.leave(f".{name} of a {type(value).__name__} cannot be followed")
+
+    def callable(self, function: Any) -> Callable[..., Any]:
+        if isinstance(function, FunctionType):
+            return self._python_function(function)
+        if isinstance(function, MethodType):
+            owner = function.__self__
+            if isinstance(owner, (*_STATES, Symbol)) or type(owner).__module__ == "collections":
+                return function
+        elif isinstance(function, self._program_type):
+            return self._nested(function)
+        elif isinstance(function, Tool):
+            return functools.partial(call_tool, self.recording, function)
+        elif isinstance(function, MethodDescriptorType):
+            return functools.partial(self._unbound, function.__name__)
+        elif isinstance(function, type) and issubclass(function, BaseException):
+            return function
+        elif isinstance(function, BuiltinFunctionType) and type(function.__self__) in (
+            *PLAIN[:7],
+            *CONTAINERS,
+        ):
+            if function.__self__ is not None:
+                return functools.partial(self._method, function)
+        if any(function is pure for pure in PURE):
+            return functools.partial(self._pure, function)
+        if is_pure_library(function):
+            return functools.partial(self._library, function)
+        name = getattr(function, "__qualname__", type(function).__name__)
+        self.leave(f"calls {name}, whose effects are not known; declare it with @umbel.tool")
+
+    # What stands behind them.
+
+    def _formatted(self, value: Any, conversion: int, spec: str) -> str:
+        if conversion == ord("r"):
+            value = repr(value)
+        elif conversion == ord("s"):
+            value = str(value)
+        elif conversion == ord("a"):
+            value = value.with_op("ascii") if isinstance(value, Symbol) else ascii(value)
+        if has_symbol(value) and not isinstance(value, Symbol):
+            self.leave("a container with values that are not known yet is made into text")
+        return format(value, plain(spec, "a format"))
+
+    def _of_module(self, module: ModuleType, name: str) -> Any:
+        value = getattr(module, name)
+        try:
+            mine = copied(value, (self._program_type, Tool))
+        except NotPlain as error:
+            self.leave(f"{module.__name__}.{name} is {error}, which cannot be followed")
+        key = (id(module), name)
+        self._guards.setdefault(key, Guard(functools.partial(getattr, module, name), mine))
+        return mine
+
+    def _python_function(self, function: FunctionType) -> Callable[..., Any]:
+        if function is calls.select:
+            return self._select
+        if any(function is known for known in LANGUAGE):
+            return function
+        if function.__globals__.get(HOOKS) is self:
+            return function  # made by the program itself, so it has the hooks already
+        if is_pure_library(function):
+            return functools.partial(self._library, function)
+        module = function.__module__ or ""
+        if hasattr(function, "__wrapped__") or module.partition(".")[0] == "umbel":
+            self.leave(f"calls {function.__qualname__}, which cannot be followed")
+        code = function.__code__
+        if code.co_flags & 0x2A0:  # generators and coroutines
+            self.leave(f"calls {function.__qualname__}, a generator or async function")
+        return self.follow(function, with_points=False)
+
+    def _nested(self, program: Any) -> Callable[..., Any]:
+        function = program.function
+        if not isinstance(function, FunctionType):
+            self.leave(f"program {program.name!r} is no plain function")
+        return self._python_function(function)
+
+    def _select(self, name: Any, choices: Any, **options: Any) -> Select:
+        if not has_symbol(choices):
+            return calls.select(name, choices, **options)
+        listed = list(choices)
+        texts = [c if isinstance(c, str) else "" for c in listed]
+        stand_in = calls.select(name, [f"choice {i}" for i in range(len(texts))], **options)
+        if not all(isinstance(choice, str) for choice in listed):
+            self.leave("choices that are no strings")
+        return Select(
+            stand_in.name, tuple(listed), stand_in.method, stand_in.temperature, stand_in.seed,
+            stand_in.site,
+        )  # fmt: skip
+
+    def _method(self, method: Any, *args: Any, **options: Any) -> Any:
+        owner, name = method.__self__, method.__name__
+        if isinstance(owner, str) and has_symbol([*args, *options.values()]):
+            if name == "join":
+                return self._join(owner, args[0])
+            if name == "format":
+                self.leave("str.format() with values that are not known yet; use an f-string")
+            return getattr(owner, name)(*(plain(arg, name) for arg in args), **options)
+        return method(*self._callbacks(args), **self._callback_options(options))
+
+    def _join(self, separator: str, pieces: Any) -> str:
+        listed = list(pieces)
+        if not all(isinstance(piece, str) for piece in listed):
+            return separator.join(listed)  # raises as it should
+        spread = [text for piece in listed for text in (separator, piece)][1:]
+        return join_parts(self._path, spread)
+
+    def _unbound(self, name: str, owner: Any, *args: Any, **options: Any) -> Any:
+        return self.callable(getattr(owner, name))(*args, **options)
+
+    def _pure(self, function: Any, *args: Any, **options: Any) -> Any:
+        if function is ord or (function is int and len(args) + len(options) > 1):
+            args = tuple(plain(arg, function.__name__) for arg in args)
+        if function in (repr, str, format) and has_symbol(args[:1]):
+            if not isinstance(args[0], Symbol):
+                self.leave("a container with values that are not known yet is made into text")
+        return function(*self._callbacks(args), **self._callback_options(options))
+
+    def _library(self, function: Any, *args: Any, **options: Any) -> Any:
+        if has_symbol([*args, *options.values()]) or any(isinstance(a, _STATES) for a in args):
+            self.leave(f"{function.__name__}() of a value that is not known yet")
+        return function(*self._callbacks(args), **self._callback_options(options))
+
+    def _callbacks(self, args: tuple[Any, ...]) -> list[Any]:
+        return [self.callable(a) if isinstance(a, FunctionType | MethodDescriptorType
+                | BuiltinFunctionType) else a for a in args]  # fmt: skip
+
+    def _callback_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        return dict(zip(options, self._callbacks(tuple(options.values())), strict=True))
+
+
+def _content(cell: CellType) -> Any:
+    return cell.cell_contents
+
+
+def _is_enum(value: object) -> bool:
+    from enum import Enum
+
+    return isinstance(value, Enum) or (isinstance(value, type) and issubclass(value, Enum))

@@ -1,0 +1,18 @@
+"""Why tracing cannot go on along a path."""
+
+from umbel.frontend_dsl.errors import Site
+
+
+class LeaveTrace(BaseException):
+    """The path goes on in Python only. No `Exception`: nothing in a program may catch it.
+
+    `argument`: it would go on if the argument at this path were known.
+    """
+
+    def __init__(
+        self, reason: str, site: Site, *, argument: tuple[str | int, ...] | None = None
+    ) -> None:
+        super().__init__(f"{site}: {reason}")
+        self.reason = reason
+        self.site = site
+        self.argument = argument

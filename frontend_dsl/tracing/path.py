@@ -1,0 +1,278 @@
+"""One run of a program on symbols: which way it takes at decisions, and what it appended.
+
+All that a path knows besides the program's own variables are *facts* (what is known of a value,
+which names a branch has, ...). Reads of facts are noted: two paths that agree in the program's
+variables and in the facts that are read later go on alike.
+"""
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from umbel.frontend_dsl.errors import Site
+from umbel.frontend_dsl.graph.nodes import AnyNode, Arg, Ref
+from umbel.frontend_dsl.graph.values import apply_ops
+from umbel.frontend_dsl.tracing.leaving import LeaveTrace
+from umbel.frontend_dsl.tracing.snapshot import freeze
+
+MAX_DECISIONS = 400  # on one path
+MAX_TURNS = 64  # decisions made on one line, on one path: the turns of a loop that is unrolled
+MAX_OUTCOMES = 256  # ways that one decision can have
+
+Subject = Ref | Arg
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The texts that a value can still be, or (with `excluded`) any but those."""
+
+    texts: tuple[str, ...]
+    excluded: bool = False
+
+
+ANYTHING = Domain((), excluded=True)
+
+
+@dataclass(slots=True, eq=False)
+class Mark:
+    """A decision on the path: `groups` of outcomes, then `otherwise` as the last way if it is
+    there.
+    """
+
+    subject: Subject
+    groups: list[tuple[str, ...]]
+    has_otherwise: bool
+    chosen: int
+    site: Site
+    num_reads: int  # facts read up to here
+
+    @property
+    def num_ways(self) -> int:
+        return len(self.groups) + self.has_otherwise
+
+
+@dataclass(slots=True, eq=False)
+class Point:
+    """The start of a statement of the program: where paths can meet."""
+
+    key: Hashable
+    facts: dict[Hashable, object]
+    num_reads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is surely not meant, seen while tracing."""
+
+    site: Site
+    message: str
+
+
+class Met(BaseException):
+    """The path goes on as one that is known already."""
+
+    def __init__(self, entry: object) -> None:
+        super().__init__("a known path")
+        self.entry = entry
+
+
+class Path:
+    """`script`: the ways to take at the first decisions; after them the first way is taken.
+
+    `meet(key, facts)` says whether a path from a point on is known.
+    """
+
+    def __init__(
+        self,
+        script: tuple[int, ...],
+        outcomes: dict[tuple[str, str], tuple[str, ...] | None],
+        meet: Callable[[Hashable, dict[Hashable, object]], object | None],
+        findings: dict[Finding, None],
+    ) -> None:
+        self.events: list[AnyNode | Mark | Point] = []
+        self.reads: list[Hashable] = []
+        self.num_decisions = 0
+        self.outcomes = outcomes  # of the calls, by branch and name; shared by all paths
+        self._script = script
+        self._meet = meet
+        self._findings = findings
+        self._facts: dict[Hashable, object] = {}
+        self._sites: Counter[Site] = Counter()
+        self._loops: list[weakref.ref[Turns]] = []
+
+    def site(self) -> Site:
+        return Site.here()
+
+    def add(self, node: AnyNode) -> None:
+        self.events.append(node)
+
+    # Facts.
+
+    def get(self, key: Hashable) -> object:
+        self.reads.append(key)
+        return self._facts.get(key)
+
+    def set(self, key: Hashable, value: object) -> None:
+        self._facts[key] = value
+
+    # Decisions.
+
+    def domain(self, subject: Subject) -> Domain:
+        known = self.get(("domain", subject))
+        if isinstance(known, Domain):
+            return known
+        if isinstance(subject, Ref) and not subject.ops:
+            texts = self.outcomes.get((subject.branch, subject.name))
+            if texts is not None:
+                return Domain(texts)
+        return ANYTHING
+
+    def observe(self, subject: Subject, function: Callable[[str], Result], what: str) -> Result:
+        """`function` of the subject's text, on this path: the others follow other results."""
+        base = type(subject)(*_identity(subject))
+        domain = self.domain(base)
+        if domain.excluded:
+            raise self._too_open(base, what)
+        groups: list[tuple[object, list[str]]] = []
+        for text in domain.texts:
+            result = _attempt(function, apply_ops(text, subject.ops))
+            members = next((m for other, m in groups if _same(other, result)), None)
+            if members is None:
+                groups.append((result, [text]))
+            else:
+                members.append(text)
+        index = 0
+        if len(groups) > 1:
+            index = self._decide(base, [tuple(members) for _, members in groups], False)
+            self.set(("domain", base), Domain(tuple(groups[index][1])))
+        result = groups[index][0]
+        if isinstance(result, _Raised):
+            raise result.error
+        return result  # type: ignore[return-value]  # what `function` returned
+
+    def equals(self, subject: Subject, other: str) -> bool:
+        """Whether the subject's text is `other`; possible for any text at all."""
+        base = type(subject)(*_identity(subject))
+        domain = self.domain(base)
+        if not domain.excluded:
+            if all(apply_ops(text, subject.ops) != other for text in self._all_texts(base)):
+                self.note(f"{_spell(base)} can never be {other!r} here; it is one of "
+                          f"{', '.join(map(repr, self._all_texts(base)))}")  # fmt: skip
+            return self.observe(subject, lambda text: text == other, "== ")
+        known = self.domain(subject)
+        if not known.excluded:
+            return known.texts[0] == other
+        if other in known.texts:
+            return False
+        if self._decide(subject, [(other,)], True) == 0:
+            self.set(("domain", subject), Domain((other,)))
+            return True
+        self.set(("domain", subject), Domain((*known.texts, other), excluded=True))
+        return False
+
+    def note(self, message: str) -> None:
+        self._findings.setdefault(Finding(self.site(), message))
+
+    def _all_texts(self, base: Subject) -> tuple[str, ...]:
+        if isinstance(base, Ref):
+            return self.outcomes.get((base.branch, base.name)) or self.domain(base).texts
+        return self.domain(base).texts
+
+    def _decide(self, subject: Subject, groups: list[tuple[str, ...]], otherwise: bool) -> int:
+        site = self.site()
+        self._sites[site] += 1
+        if self.num_decisions >= len(self._script):
+            if self._sites[site] > MAX_TURNS:
+                raise LeaveTrace(f"decides more than {MAX_TURNS} times in a row here", site)
+            if self.num_decisions >= MAX_DECISIONS:
+                raise LeaveTrace(f"a path has more than {MAX_DECISIONS} decisions", site)
+            if len(groups) > MAX_OUTCOMES:
+                raise LeaveTrace(f"a decision with {len(groups)} ways", site)
+            chosen = 0
+        else:
+            chosen = self._script[self.num_decisions]
+        self.num_decisions += 1
+        self.events.append(Mark(subject, groups, otherwise, chosen, site, len(self.reads)))
+        return chosen
+
+    def _too_open(self, subject: Subject, what: str) -> LeaveTrace:
+        if isinstance(subject, Arg):
+            name = str(subject.path[0])
+            return LeaveTrace(
+                f"{what} looks into the argument {name!r}; compile({name}=...) fixes it",
+                self.site(),
+                argument=subject.path,
+            )
+        return LeaveTrace(
+            f"{what} looks into the generated {subject.name!r}, which can be any text; "
+            "give it choices or a small regex, or use an @umbel.tool",
+            self.site(),
+        )
+
+    # Points and loops.
+
+    def point(self) -> None:
+        """Called before each statement of the program itself."""
+        frame = sys._getframe(2)
+        if self.num_decisions == 0:
+            return
+        turns = tuple((t.place, t.count) for ref in self._loops if (t := ref()) is not None)
+        key = freeze((frame.f_code.co_name, frame.f_lasti, turns, frame.f_locals))
+        if key is None:
+            return
+        is_new = self.num_decisions >= len(self._script)
+        if is_new and (entry := self._meet(key, self._facts)) is not None:
+            raise Met(entry)
+        self.events.append(Point(key, dict(self._facts), len(self.reads)))
+
+    def turns(self, values: Any) -> Iterator[Any]:
+        """`values`, counted: how far a loop has come is part of where the program stands."""
+        self._loops = [ref for ref in self._loops if ref() is not None]
+        loop = Turns(values, len(self._loops))
+        self._loops.append(weakref.ref(loop))
+        return loop
+
+
+class Turns(Iterator[Any]):
+    """An iterator that knows how often it was asked."""
+
+    def __init__(self, values: Any, place: int) -> None:
+        self._values = iter(values)
+        self.place = place
+        self.count = 0
+
+    def __next__(self) -> Any:
+        self.count += 1
+        return next(self._values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    error: Exception
+
+
+def _attempt(function: Callable[[str], object], text: str) -> object:
+    try:
+        return function(text)
+    except Exception as error:
+        return _Raised(error)
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, _Raised) and isinstance(b, _Raised):
+        return repr(a.error) == repr(b.error)
+    return type(a) is type(b) and repr(a) == repr(b)
+
+
+def _identity(subject: Subject) -> tuple[Any, ...]:
+    if isinstance(subject, Ref):
+        return (subject.branch, subject.name)
+    return (subject.path,)
+
+
+def _spell(subject: Subject) -> str:
+    return repr(subject.name) if isinstance(subject, Ref) else f"argument {subject.path[0]!r}"

@@ -1,0 +1,381 @@
+"""The state that a program sees while it is traced: appending records nodes.
+
+It answers as `State` does, and raises what `State` raises; whatever it cannot answer leaves the
+trace.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from umbel.frontend_dsl.calls import Expression, Gen, Message, Select, Sum
+from umbel.frontend_dsl.errors import Site
+from umbel.frontend_dsl.graph import nodes
+from umbel.frontend_dsl.state import MAX_FORK_WIDTH
+from umbel.frontend_dsl.tools import Tool
+from umbel.frontend_dsl.tracing.leaving import LeaveTrace
+from umbel.frontend_dsl.tracing.outcomes import gen_outcomes, schema_data
+from umbel.frontend_dsl.tracing.path import MAX_OUTCOMES, Path
+from umbel.frontend_dsl.tracing.symbols import MARK, Symbol, has_symbol, parts_of
+from umbel.runtime.errors import InvalidRequest
+from umbel.runtime.params import SamplingParams
+
+Owner = tuple[str, str]  # the branch that made a value, and its name there
+
+
+@dataclass(slots=True, eq=False)
+class Recording:
+    """What all states of one path share. `types`: the Python types given as `json_schema`."""
+
+    path: Path
+    defaults: dict[str, Any]
+    files: dict[str, int]
+    types: dict[Owner, Any]
+    states: dict[str, "TraceState"] = field(default_factory=dict)
+    tools: dict[str, Tool] = field(default_factory=dict)
+
+    def state(self, branch: str) -> "TraceState":
+        return self.states.setdefault(branch, TraceState(self, branch))
+
+    def where(self, site: Site | None = None) -> dict[str, int]:
+        site = site or self.path.site()
+        return {"file": self.files.setdefault(site.file, len(self.files)), "line": site.line}
+
+
+class TraceState:
+    """One branch. All that changes is kept as facts of the path."""
+
+    def __init__(self, recording: Recording, branch: str) -> None:
+        self._recording = recording
+        self._branch = branch
+
+    def trace_key(self) -> Hashable:
+        return self._branch
+
+    def __iadd__(self, value: str | Expression) -> Self:
+        self._append(value)
+        return self
+
+    def __getitem__(self, name: str) -> Symbol:
+        branch, owned = self._owner(name)
+        return Symbol(self._path, (nodes.Ref(branch, owned),))
+
+    def __contains__(self, name: object) -> bool:
+        return self._path.get(("variable", self._branch, name)) is not None
+
+    def json(self, name: str) -> "TraceJson":
+        return TraceJson(self._path, self._owner(name))
+
+    def fork(self, width: int) -> "TraceForks":
+        if isinstance(width, bool) or not isinstance(width, int):
+            raise InvalidRequest(f"fork({width!r}) is not valid: expected an integer")
+        if not 1 <= width <= MAX_FORK_WIDTH:
+            raise InvalidRequest(f"fork({width!r}) is not valid: at most {MAX_FORK_WIDTH}")
+        recording, path = self._recording, self._path
+        number = self._count("forks")
+        names = tuple(f"{self._branch}/fork{number}[{idx}]" for idx in range(width))
+        role = path.get(("role", self._branch))
+        inherited = [*self._names()]
+        for name in names:
+            path.set(("role", name), (role[0], True) if isinstance(role, tuple) else None)
+            path.set(("names", name), tuple(inherited))
+            for variable in inherited:
+                owner = path.get(("variable", self._branch, variable))
+                path.set(("variable", name, variable), owner)
+        path.add(nodes.Fork(branch=self._branch, children=names, **recording.where()))
+        return TraceForks([recording.state(name) for name in names], recording)
+
+    def system(self) -> "TraceRole":
+        return TraceRole(self, "system")
+
+    def user(self) -> "TraceRole":
+        return TraceRole(self, "user")
+
+    def assistant(self) -> "TraceRole":
+        return TraceRole(self, "assistant")
+
+    @property
+    def path(self) -> str:
+        return self._branch
+
+    @property
+    def result(self) -> None:
+        return None
+
+    def meta(self, name: str) -> NoReturn:
+        self._leave("meta() reads how a call went")
+
+    def text(self) -> NoReturn:
+        self._leave("text() reads the whole branch")
+
+    def messages(self) -> NoReturn:
+        self._leave("messages() reads the whole branch")
+
+    def variables(self) -> NoReturn:
+        self._leave("variables() reads all values at once")
+
+    @property
+    def error(self) -> NoReturn:
+        self._leave("error asks whether a branch failed")
+
+    @property
+    def branches(self) -> NoReturn:
+        self._leave("branches lists what was forked so far")
+
+    @property
+    def calls(self) -> NoReturn:
+        self._leave("calls reads how calls went")
+
+    # What the recorder's own parts use.
+
+    @property
+    def _path(self) -> Path:
+        return self._recording.path
+
+    def _leave(self, reason: str) -> NoReturn:
+        raise LeaveTrace(reason, self._path.site())
+
+    def _append(self, value: object) -> None:
+        recording, path = self._recording, self._path
+        if isinstance(value, str):
+            if parts := parts_of(value, path):
+                path.add(nodes.Say(branch=self._branch, parts=parts, **recording.where()))
+        elif isinstance(value, Gen):
+            self._gen(value)
+        elif isinstance(value, Select):
+            self._select(value)
+        elif isinstance(value, Sum):
+            for term in value.terms:
+                self._append(term)
+        elif isinstance(value, Message):
+            with TraceRole(self, value.role):
+                for term in value.terms:
+                    self._append(term)
+        elif has_symbol(value) or isinstance(value, TraceJson):
+            self._leave("a value is appended that is no text")
+        else:
+            raise InvalidRequest(f"cannot append {type(value).__name__} to a program's state")
+
+    def _gen(self, gen: Gen) -> None:
+        if any(has_symbol(value) for value in gen.options.values()) or has_symbol(gen.name):
+            self._leave("an option or a name of gen is made of a value that is not known yet")
+        SamplingParams(**{**self._recording.defaults, **gen.options})  # raises as a run would
+        options: dict[str, Any] = {k: _plain_option(v) for k, v in gen.options.items()}
+        owner = self._define(gen.name)
+        if "json_schema" in options:
+            if not isinstance(options["json_schema"], dict | bool | str | None):
+                self._recording.types[owner] = options["json_schema"]
+            options["json_schema"] = schema_data(options["json_schema"])
+        found = gen_outcomes({**self._recording.defaults, **options}, MAX_OUTCOMES)
+        if gen.name is not None:
+            self._note_outcomes(owner, found)
+        where = self._recording.where(gen.site)
+        self._path.add(
+            nodes.Generate(branch=self._branch, name=gen.name, options=options, **where)
+        )
+
+    def _select(self, select: Select) -> None:
+        if has_symbol(select.name):
+            self._leave("the name of select is made of a value that is not known yet")
+        path = self._path
+        owner = self._define(select.name)
+        choices = tuple(parts_of(choice, path) for choice in select.choices)
+        is_known = not any(isinstance(choice, Symbol) for choice in select.choices)
+        is_few = is_known and len(choices) <= MAX_OUTCOMES
+        if select.name is not None:
+            self._note_outcomes(owner, select.choices if is_few else None)
+        path.add(
+            nodes.Choose(
+                branch=self._branch,
+                name=select.name,
+                choices=choices,
+                method=select.method,
+                temperature=select.temperature,
+                seed=select.seed,
+                **self._recording.where(select.site),
+            )
+        )
+
+    def _note_outcomes(self, owner: Owner, found: tuple[str, ...] | None) -> None:
+        known = self._path.outcomes.setdefault(owner, found)
+        if known != found:  # another arm has a call of that name with other outcomes
+            self._path.set(("domain", nodes.Ref(*owner)), None)
+            self._leave(f"{owner[1]!r} has other outcomes than on another path")
+
+    def _define(self, name: str | None) -> Owner:
+        if name is None:
+            return (self._branch, "")
+        key = ("variable", self._branch, name)
+        known = self._path.get(key)
+        if isinstance(known, tuple) and known[0] == self._branch:
+            raise InvalidRequest(f"the variable {name!r} exists already")
+        self._path.set(key, (self._branch, name))
+        self._path.set(("names", self._branch), (*self._names(), name))
+        return (self._branch, name)
+
+    def _owner(self, name: str) -> Owner:
+        if has_symbol(name):
+            self._leave("the name of a variable is not known yet")
+        owner = self._path.get(("variable", self._branch, name))
+        if not isinstance(owner, tuple):
+            raise InvalidRequest(f"there is no variable {name!r} here")
+        return (owner[0], owner[1])
+
+    def _names(self) -> tuple[str, ...]:
+        names = self._path.get(("names", self._branch))
+        return names if isinstance(names, tuple) else ()
+
+    def _count(self, what: str) -> int:
+        key = (what, self._branch)
+        known = self._path.get(key)
+        number = (known if isinstance(known, int) else 0) + 1
+        self._path.set(key, number)
+        return number
+
+
+class TraceRole:
+    """`with s.user():` of a traced state."""
+
+    def __init__(self, state: TraceState, role: str) -> None:
+        self._state = state
+        self._role = role
+
+    def trace_key(self) -> Hashable:
+        return (self._state.trace_key(), self._role)
+
+    def __enter__(self) -> None:
+        recording, branch = self._state._recording, self._state._branch
+        path = recording.path
+        opened = path.get(("role", branch))
+        if isinstance(opened, tuple):
+            role, is_inherited = opened
+            if not is_inherited:
+                raise InvalidRequest(f"a {self._role} message inside a {role} message")
+            path.add(nodes.CloseRole(branch=branch, role=role, **recording.where()))
+        path.set(("role", branch), (self._role, False))
+        path.add(nodes.OpenRole(branch=branch, role=self._role, **recording.where()))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            recording, branch = self._state._recording, self._state._branch
+            recording.path.set(("role", branch), None)
+            recording.path.add(
+                nodes.CloseRole(branch=branch, role=self._role, **recording.where())
+            )
+
+
+class TraceForks(Sequence[TraceState]):
+    """The branches of a traced fork."""
+
+    def __init__(self, states: list[TraceState], recording: Recording) -> None:
+        self._states = states
+        self._recording = recording
+
+    def trace_key(self) -> Hashable:
+        return tuple(state.trace_key() for state in self._states)
+
+    def join(self, *, raise_errors: bool = False) -> None:
+        recording = self._recording
+        if raise_errors:
+            raise LeaveTrace("join(raise_errors=True) looks at failures", recording.path.site())
+        branches = tuple(state._branch for state in self._states)
+        recording.path.add(nodes.Join(branches=branches, **recording.where()))
+
+    @property
+    def errors(self) -> NoReturn:
+        raise LeaveTrace("errors asks which branches failed", self._recording.path.site())
+
+    @property
+    def succeeded(self) -> NoReturn:
+        raise LeaveTrace("succeeded asks which branches failed", self._recording.path.site())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._states[index]
+
+    def __setitem__(self, index: int, value: TraceState) -> None:
+        if value is not self._states[index]:
+            raise InvalidRequest("the branches of a fork cannot be replaced")
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[TraceState]:
+        return iter(self._states)
+
+
+class TraceJson:
+    """A decoded JSON value: it can be returned, not looked into."""
+
+    def __init__(self, path: Path, owner: Owner) -> None:
+        self._path = path
+        self.owner = owner
+
+    def trace_key(self) -> Hashable:
+        return self.owner
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._leave(f".{name} looks")
+
+    def _leave(self, what: str) -> NoReturn:
+        raise LeaveTrace(f"{what} into a generated JSON value", self._path.site())
+
+    def __getitem__(self, key: object) -> Any:
+        self._leave("[...] looks")
+
+    def __bool__(self) -> bool:
+        self._leave("a condition looks")
+
+    def __eq__(self, other: object) -> bool:
+        self._leave("== looks")
+
+    def __hash__(self) -> int:
+        self._leave("a set or dict looks")
+
+    def __iter__(self) -> Iterator[Any]:
+        self._leave("a loop looks")
+
+    def __len__(self) -> int:
+        self._leave("len() looks")
+
+    def __contains__(self, item: object) -> bool:
+        self._leave("in looks")
+
+    def __format__(self, spec: str) -> str:
+        self._leave("a text with it looks")
+
+    def __str__(self) -> str:
+        self._leave("str() looks")
+
+
+def _plain_option(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return {str(key): item for key, item in value.items()}
+    return value
+
+
+def as_data(value: object, path: Path) -> nodes.Data:
+    """What a program returned, as data of the graph. Leaves the trace for what is no data."""
+    if isinstance(value, TraceJson):
+        return nodes.Decoded(*value.owner)
+    if hasattr(value, "as_data"):  # what a tool returned
+        data: nodes.Data = value.as_data()
+        return data
+    if isinstance(value, Symbol):
+        return nodes.Words(value.parts)
+    if isinstance(value, str) and MARK in value:
+        raise LeaveTrace("a text was put together in a way that cannot be followed", path.site())
+    if value is None or type(value) in (bool, int, float, str):
+        return nodes.Literal(value)  # type: ignore[arg-type]  # just checked
+    if type(value) in (list, tuple):
+        items = tuple(as_data(item, path) for item in value)  # type: ignore[attr-defined]
+        return nodes.Sequence(items, type(value) is tuple)
+    if type(value) is dict and all(type(key) is str for key in value):
+        return nodes.Mapping(tuple((key, as_data(item, path)) for key, item in value.items()))
+    raise LeaveTrace(f"a {type(value).__name__} is returned, which is no plain data", path.site())

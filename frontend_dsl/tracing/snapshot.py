@@ -1,0 +1,61 @@
+"""Python values as hashable keys: where two paths of a program stand at the same place."""
+
+from collections.abc import Hashable
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Protocol, runtime_checkable
+
+from umbel.frontend_dsl.calls import Expression
+
+_PLAIN = (str, int, float, bool, bytes, type(None), complex)
+_MAX_DEPTH = 24
+
+
+@runtime_checkable
+class Frozen(Protocol):
+    """A symbol that knows what it stands for."""
+
+    def trace_key(self) -> Hashable: ...
+
+
+class _Unknown(Exception):
+    pass
+
+
+def freeze(value: object) -> Hashable | None:
+    """A key that two values share only if a program cannot tell them apart; None: unknown.
+
+    Which containers are one and the same is part of it.
+    """
+    try:
+        return _freeze(value, {}, 0)
+    except _Unknown:
+        return None
+
+
+def _freeze(value: object, seen: dict[int, int], depth: int) -> Hashable:
+    if isinstance(value, Frozen):
+        return (type(value).__name__, value.trace_key())
+    kind = type(value)
+    if kind in _PLAIN:
+        return (kind.__name__, value)
+    if depth > _MAX_DEPTH:
+        raise _Unknown
+    if kind in (tuple, list, set, frozenset, dict):
+        if kind is not tuple and id(value) in seen:
+            return ("seen", seen[id(value)])
+        seen[id(value)] = len(seen)
+        if isinstance(value, dict):
+            items: list[object] = [item for pair in value.items() for item in pair]
+        elif isinstance(value, set | frozenset):
+            items = sorted(value, key=repr)
+        else:
+            items = list(value)  # type: ignore[call-overload]  # a tuple or list
+        return (kind.__name__, *(_freeze(item, seen, depth + 1) for item in items))
+    if isinstance(value, range | Enum):
+        return (kind.__name__, repr(value))
+    if isinstance(value, FunctionType | BuiltinFunctionType | ModuleType | type):
+        return ("object", id(value))
+    if isinstance(value, Expression):
+        return (kind.__name__, repr(value))
+    raise _Unknown
