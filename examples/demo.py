@@ -25,6 +25,7 @@ from extract import TEXTS, extract
 from tree_of_thought import think
 from umbel import Engine
 from umbel.frontend_dsl import Program, State, draw
+from umbel.runtime.roofline.gauge import Reading
 from umbel.runtime.stats import EngineStats
 
 PROBLEM = "How can I sleep better at night?"
@@ -52,6 +53,7 @@ class Measured:
     generated: int
     steps: int
     rows_by_step: dict[int, int]  # rows of a step, rounded up to a power of two -> steps
+    reading: Reading | None  # against the limits of this machine
 
     @property
     def rows_per_step(self) -> float:
@@ -121,11 +123,15 @@ def measure(
     for state in states:
         if state.error is not None:
             raise state.error
-    return _measured(states, wall_s, before, engine.stats())
+    return _measured(states, wall_s, before, engine.stats(), engine.gauge_since(before))
 
 
 def _measured(
-    states: list[State], wall_s: float, before: EngineStats, after: EngineStats
+    states: list[State],
+    wall_s: float,
+    before: EngineStats,
+    after: EngineStats,
+    reading: Reading | None,
 ) -> Measured:
     def grown(name: str) -> int:
         return int(getattr(after, name)) - int(getattr(before, name))
@@ -144,6 +150,7 @@ def _measured(
         generated=grown("num_generated_tokens"),
         steps=grown("num_steps"),
         rows_by_step=rows,
+        reading=reading,
     )
 
 
@@ -171,6 +178,27 @@ def rows_histogram(rows_by_step: Mapping[int, int]) -> Text:
     for size, count in sorted(rows_by_step.items()):
         text.append(f"≤{size}: {count} steps   ")
     return text
+
+
+def gauge_line(reading: Reading | None) -> Text:
+    """How close to the machine's limits the steps came, where their time went, what binds."""
+    if reading is None:
+        return Text("")
+    split, seconds = reading.split, reading.split.total_s
+    parts = {
+        "weights": split.weights_s,
+        "KV": split.kv_s,
+        "arithmetic": split.compute_s,
+        "rest of the forward pass": split.unexplained_s,
+        "host": split.host_s,
+    }
+    shares = ", ".join(f"{name} {part / seconds:.0%}" for name, part in parts.items())
+    return Text(
+        f"{reading.bytes_per_s / 1e9:.1f} GB/s ({reading.bandwidth_share:.0%} of the limit), "
+        f"{reading.flops_per_s / 1e9:.0f} GFLOP/s ({reading.flops_share:.0%}); time: {shares}\n"
+        f"{reading.advice}",
+        style="dim",
+    )
 
 
 def verdict(part: Part, ours: Measured, plain: Measured) -> str:
@@ -205,9 +233,14 @@ def main() -> None:
     plain = Engine(prefix_cache=False, share_attention=False, jump_forward=False, max_running=1)
     for one in (engine, plain):
         one.generate("Hello", max_tokens=2)  # first use of every operator is not what we measure
+    limits = engine.gauge().device  # measured now, while nothing runs
     ready_s = time.perf_counter() - start_s
     console.print(
         f"two engines ready in {ready_s:.1f} s: the embedded model, dtype {engine.config.dtype}"
+    )
+    console.print(
+        f"limits of this CPU: {limits.bandwidth / 1e9:.1f} GB/s, "
+        f"{limits.peak_flops['bfloat16'] / 1e9:.0f} GFLOP/s in bfloat16 ({limits.source})"
     )
     total_ours = total_plain = 0.0
     with engine, plain:
@@ -217,6 +250,7 @@ def main() -> None:
             show_answers(part, ours.states, console)
             console.print(draw(ours.states[0], max_branches=6))
             console.print(rows_histogram(ours.rows_by_step))
+            console.print(gauge_line(ours.reading))
             if args.no_compare:
                 continue
             alone = measure(plain, part, console, "one request at a time", max_in_flight=1)

@@ -94,8 +94,9 @@ class Reading:
 
     @property
     def advice(self) -> str:
-        """What binds, and what would help, in one sentence."""
-        return advice(self.binding)
+        """What binds, and what would help, in a sentence or two."""
+        first, beneath = self.binding, self.split.device_binding
+        return advice(first) if first == beneath else f"{advice(first)}. Next: {advice(beneath)}"
 
 
 @dataclass(frozen=True, slots=True)

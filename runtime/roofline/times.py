@@ -71,14 +71,18 @@ class TimeSplit:
     @property
     def binding(self) -> str:
         """The largest part: "weights", "kv", "compute", "overhead" or "host"."""
-        parts = {
-            "weights": self.weights_s,
-            "kv": self.kv_s,
-            "compute": self.compute_s,
-            "overhead": self.unexplained_s,
-            "host": self.host_s,
-        }
+        parts = self._device_parts | {"overhead": self.unexplained_s, "host": self.host_s}
         return max(parts, key=lambda name: parts[name])
+
+    @property
+    def device_binding(self) -> str:
+        """The largest part of the bound alone: "weights", "kv" or "compute"."""
+        parts = self._device_parts
+        return max(parts, key=lambda name: parts[name])
+
+    @property
+    def _device_parts(self) -> dict[str, float]:
+        return {"weights": self.weights_s, "kv": self.kv_s, "compute": self.compute_s}
 
     def __add__(self, other: "TimeSplit") -> "TimeSplit":
         return TimeSplit(

@@ -198,7 +198,14 @@ class Received:
 class Simulation:
     """Scheduler, cache and simulated runner, with a naive model to compare with."""
 
-    def __init__(self, config: EngineConfig, *, vocab_size: int = 6, end_every: int = 12) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        vocab_size: int = 6,
+        end_every: int = 12,
+        chunk_beside: Callable[[int], int] | None = None,
+    ) -> None:
         assert config.num_blocks is not None
         self.config = config
         self.vocab_size = vocab_size
@@ -206,7 +213,7 @@ class Simulation:
         self.cache = RadixCache(
             config.num_blocks, config.block_size, enable_reuse=config.prefix_cache
         )
-        self.scheduler = Scheduler(self.cache, config, [EOS_ID])
+        self.scheduler = Scheduler(self.cache, config, [EOS_ID], chunk_beside=chunk_beside)
         self.runner = SimulatedRunner(config.num_blocks, config.block_size)
         self.received: dict[int, Received] = {}
         self.num_live = 0
