@@ -40,8 +40,7 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class Network:
-    """What the parser runs on. rules[0] is the start; a symbol s >= 0 is shifts[s], ~r is rules[r].
-    """
+    """What the parser runs on. rules[0] is the start; a symbol s >= 0 is shifts[s], ~r is rules[r]."""
 
     rules: list[RuleAutomaton | Counter]
     shifts: list[Shift]
@@ -52,13 +51,13 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """How the parts that are no rules become states: JSON Schemas, special tokens, other grammars.
-    """
+    """How the parts that are no rules become states: JSON Schemas, special tokens, other grammars."""
 
     schema: Callable[[str], RuleState]  # from JSON text
     tokens: Callable[[ex.Special], frozenset[int]]
     nested: Callable[[Grammar], tuple[RuleState, bool]]  # the state, and whether it may be empty
     named: Callable[[str], tuple[RuleState, bool]]
+    exists: Callable[[Shift], bool]  # whether the vocabulary's tokens can spell it
 
 
 def assemble(grammar: Grammar, embedding: Embedding, limits: Limits) -> Network:
@@ -117,8 +116,7 @@ class _Assembler:
         return Network(finished, self.shifts, frozenset(ignored), is_nullable, grammar.scannerless)
 
     def _check_unused(self) -> None:
-        """Names in definitions that are never used must exist too: a typing error should not pass.
-        """
+        """Names in definitions that are never used must exist too: a typing error should not pass."""
         grammar = self.grammar
         for definition in [*grammar.rules.values(), *grammar.terminals.values()]:
             for ref in references(definition.body):
@@ -304,18 +302,19 @@ class _Assembler:
             case ex.Special():
                 return self._shift_id(TokenLeaf(self._token_ids(expression))), False
             case ex.Schema():
-                return self._shift_id(
-                    self._embedded(embedding.schema, expression.json_text, expression)
-                ), False
+                state = self._embedded(embedding.schema, expression.json_text, expression)
+                return self._grammar_id(state), False
             case ex.Nested():
                 state, is_nullable = embedding.nested(expression.grammar)
-                return self._shift_id(state), is_nullable
+                return self._grammar_id(state), is_nullable
             case ex.Named():
                 state, is_nullable = self._embedded(embedding.named, expression.name, expression)
-                return self._shift_id(state), is_nullable
+                return self._grammar_id(state), is_nullable
         priority = self._priorities.get(expression, 0)
         reading = self._terminals.read(expression, priority=priority, is_lazy=is_lazy)
-        shift = None if reading.terminal is None else self._shift_id(reading.terminal)
+        terminal = reading.terminal
+        exists = terminal is not None and embedding.exists(terminal)
+        shift = self._shift_id(terminal) if terminal is not None and exists else None
         return shift, reading.is_nullable
 
     def _token_ids(self, special: ex.Special) -> frozenset[int]:
@@ -333,6 +332,9 @@ class _Assembler:
                 *self.grammar.source.described(f"{exc.message}{place}", expression.at),
                 keyword=exc.keyword,
             ) from exc
+
+    def _grammar_id(self, state: RuleState) -> int | None:
+        return self._shift_id(state) if self.embedding.exists(state) else None
 
     def _shift_id(self, shift: Shift) -> int:
         key: object = shift

@@ -5,17 +5,20 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from umbel.grammar.cfg.assemble import Embedding, assemble
+from umbel.grammar.cfg.assemble import Embedding, Shift, assemble
 from umbel.grammar.cfg.expressions import Grammar, Special
 from umbel.grammar.cfg.read_gbnf import read_gbnf
 from umbel.grammar.cfg.read_lark import read_lark
 from umbel.grammar.cfg.states import Parser
 from umbel.grammar.cfg.tags import Lowering, structural_tag
+from umbel.grammar.cfg.terminals import Terminal
 from umbel.grammar.cfg.tools import tool_calls
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.build import regex
-from umbel.grammar.pushdown.rules import RuleState
+from umbel.grammar.pushdown.costs import Costs
+from umbel.grammar.pushdown.leaves import Leaf, TokenLeaf, dfa_leaf
+from umbel.grammar.pushdown.rules import UNREACHABLE, RuleState
 from umbel.grammar.vocabulary import Vocabulary
 
 LowerSchema = Callable[[object], RuleState]  # a JSON Schema to a state of the token machine
@@ -38,7 +41,9 @@ class GrammarLowerer:
         self._limits = limits
         self._grammars = dict(grammars or {})
         self._open: list[str] = []
-        self._embedding = Embedding(self._schema, self._token_ids, self._nested, self._named)
+        self._embedding = Embedding(
+            self._schema, self._token_ids, self._nested, self._named, self._exists
+        )
 
     def lark(self, text: str, *, start: str = "start") -> RuleState:
         """Raises `GrammarError` (with "line:column") or a subclass of it."""
@@ -93,7 +98,21 @@ class GrammarLowerer:
             raise UnsupportedGrammar("the grammar is nested too deeply", keyword="nesting") from exc
 
     def _parser(self, grammar: Grammar) -> Parser:
-        return Parser(assemble(grammar, self._embedding, self._limits), self._limits)
+        network = assemble(grammar, self._embedding, self._limits)
+        return Parser(network, self._limits, self._leaf_exists)
+
+    def _exists(self, shift: Shift) -> bool:
+        """Vocabularies lack some bytes: what needs one is no way to go on."""
+        space = self._vocabulary.readings
+        if space.is_complete or isinstance(shift, TokenLeaf):
+            return True
+        if isinstance(shift, Terminal):
+            return self._leaf_exists(dfa_leaf(shift.dfa))
+        return Costs(space.leaf_exists).state(shift) < UNREACHABLE
+
+    def _leaf_exists(self, leaf: Leaf) -> bool:
+        space = self._vocabulary.readings
+        return space.is_complete or space.leaf_exists(leaf, None) < UNREACHABLE
 
     def _schema(self, json_text: str) -> RuleState:
         return self._lower_schema(json.loads(json_text))

@@ -8,6 +8,7 @@ masks.
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,14 +25,9 @@ _MAX_CLASS_BYTES = 4
 Terminals = frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """A longer match began but failed: the text up to `pending` was what `tag` says, `pending`
-    comes after.
-    """
-
-    tag: int
-    pending: bytes
+# For a tag: (number, bytes) of texts with it after which a longer match began but failed; the bytes
+# belong to what follows. The number is a tag too.
+Fallbacks = dict[int, list[tuple[int, bytes]]]
 
 
 @dataclass(slots=True)
@@ -49,7 +45,7 @@ class Lexeme:
     dfa: ByteDfa
     tags: list[int]
     literals: list[tuple[bytes, int]] | None = None
-    fallbacks: list[Fallback] = field(default_factory=list)
+    fallbacks: Fallbacks = field(default_factory=dict)
     _leaves: dict[tuple[bool, tuple[int, ...]], Leaf] = field(default_factory=dict)
 
     def leaf(self, *, greedy: bool, kept: tuple[int, ...] = ()) -> Leaf:
@@ -181,7 +177,7 @@ def make_lexeme(dfa: ByteDfa, meaning_of: list[Terminals], *, munch: bool) -> Le
     for state, tag in enumerate(tags):
         if tag != NO_TAG:
             open_bytes[tag].add(live_bytes(dfa, state))
-    fallbacks: list[Fallback] = []
+    fallbacks: Fallbacks = {}
     if munch and any(tag == NO_TAG for tag in tags[1:]):
         dfa, tags, fallbacks = with_fallbacks(dfa, tags, len(meanings))
     return Lexeme(meanings, open_bytes, live_bytes(dfa, 0), dfa, tags, None, fallbacks)
@@ -257,6 +253,7 @@ class _Product:
         self.rows = rows
         self.num_classes = num_classes
         self.limits = limits
+        self.dead = {number: terminal.dfa.dead for number, terminal in terminals.items()}
         self.ends = {
             number: terminal.dfa.accepting.tolist() for number, terminal in terminals.items()
         }
@@ -267,17 +264,15 @@ class _Product:
         order = [start]
         targets: list[list[int]] = []
         for members, _ in order:
+            reached: dict[tuple[int, ...], int] = {}
             row = []
-            for column in range(self.num_classes):
-                state = self._next(members, column)
-                if state is None:
-                    row.append(-1)
-                    continue
-                number = numbers.setdefault(state, len(order))
-                if number == len(order):
-                    order.append(state)
+            columns = zip(*(self.rows[number][state] for number, state in members), strict=True)
+            for column in columns:  # the next states of all members, by byte class
+                number = reached.get(column)
+                if number is None:
+                    number = reached[column] = self._number(members, column, numbers, order)
                 row.append(number)
-            targets.append(row)
+            targets.append(row or [-1] * self.num_classes)
             if len(order) > self.limits.max_states:
                 raise UnsupportedGrammar(
                     f"the terminals {self._names()} together need more than "
@@ -289,18 +284,27 @@ class _Product:
         table[table == -1] = len(order)
         return table, [meaning for _, meaning in order]
 
-    def _next(self, members: tuple[tuple[int, int], ...], column: int) -> _State | None:
-        alive = []
-        ending = []
-        for number, state in members:
-            rows = self.rows[number]
-            target = rows[state][column]
-            if target != len(rows) - 1:
-                alive.append((number, target))
-                if self.ends[number][target]:
-                    ending.append(number)
+    def _number(
+        self,
+        members: tuple[tuple[int, int], ...],
+        targets: tuple[int, ...],
+        numbers: dict[_State, int],
+        order: list[_State],
+    ) -> int:
+        state = self._next([number for number, _ in members], targets)
+        if state is None:
+            return -1
+        found = numbers.setdefault(state, len(order))
+        if found == len(order):
+            order.append(state)
+        return found
+
+    def _next(self, numbers: list[int], targets: tuple[int, ...]) -> _State | None:
+        pairs = zip(numbers, targets, strict=True)
+        alive = [pair for pair in pairs if pair[1] != self.dead[pair[0]]]
         if not alive:
             return None
+        ending = [number for number, target in alive if self.ends[number][target]]
         if ending:
             lazy = [number for number in ending if self.terminals[number].is_lazy]
             if lazy:
@@ -316,7 +320,7 @@ class _Product:
 
 def with_fallbacks(
     dfa: ByteDfa, tags: list[int], first_tag: int
-) -> tuple[ByteDfa, list[int], list[Fallback]]:
+) -> tuple[ByteDfa, list[int], Fallbacks]:
     """Where a longer match has begun, states that remember what to fall back to: `1..2`, read as 1,
     .., 2.
 
@@ -325,7 +329,7 @@ def with_fallbacks(
     """
     dead = dfa.dead
     rows = dfa.table[:, dfa.byte_class].tolist()
-    fallbacks: list[Fallback] = []
+    pending_tags: dict[tuple[int, bytes], int] = {}
     numbers: dict[tuple[int, int, bytes], int] = {}
     new_rows: list[list[int]] = []
     new_tags: list[int] = []
@@ -338,10 +342,7 @@ def with_fallbacks(
             numbers[key] = dead + 1 + len(new_rows)
             row = list(rows[state])
             new_rows.append(row)
-            fallback = Fallback(tag, pending)
-            if fallback not in fallbacks:
-                fallbacks.append(fallback)
-            new_tags.append(first_tag + fallbacks.index(fallback))
+            new_tags.append(pending_tags.setdefault((tag, pending), first_tag + len(pending_tags)))
             _remember(row, tag, pending)
         return numbers[key]
 
@@ -358,8 +359,11 @@ def with_fallbacks(
     for state, tag in enumerate(tags):
         if tag != NO_TAG:
             _remember(rows[state], tag, b"")
-    if not fallbacks:
-        return dfa, tags, []
+    if not pending_tags:
+        return dfa, tags, {}
+    fallbacks: Fallbacks = {}
+    for (tag, pending), number in pending_tags.items():
+        fallbacks.setdefault(tag, []).append((number, pending))
     size = dead + len(new_rows)
     # The new states take the dead state's number and the following ones; the dead state moves to
     # the end.
@@ -371,6 +375,7 @@ def with_fallbacks(
     return ByteDfa(byte_class, shared, accepting), all_tags, fallbacks
 
 
+@lru_cache(maxsize=2048)
 def starting_at(leaf: DfaLeaf, state: int, without: int = 0) -> DfaLeaf | None:
     """What a leaf still reads from a state on, the empty rest left out; None when there is nothing.
 

@@ -5,7 +5,7 @@ parser that is built on the way, without look-ahead and so without conflicts, fo
 grammar.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -31,6 +31,9 @@ from umbel.grammar.pushdown.rules import Expansion, Head, Measure, RuleState, Se
 _MAX_STACKS = 400  # of one state; the deepest are dropped: the language is narrowed, never widened
 
 
+Exists = Callable[[Leaf], bool]  # whether the vocabulary's tokens can spell a leaf
+
+
 class Frame:
     """A stack: where one rule goes on (`state`), and below it the rule that used it. Interned by
     the parser.
@@ -49,7 +52,7 @@ class View:
     it.
     """
 
-    __slots__ = ("first", "grammars", "lexer", "possible", "terminals", "tokens")
+    __slots__ = ("first", "first_in_lexer", "grammars", "lexer", "possible", "terminals", "tokens")
 
     def __init__(self, parser: "Parser", tops: frozenset[int]) -> None:
         shifts: set[int] = set()
@@ -65,6 +68,7 @@ class View:
         self.first = 0  # the bytes that may come next, as a bit set
         for lexeme in self.lexer:
             self.first |= lexeme.first
+        self.first_in_lexer = self.first
         for number in self.grammars:
             self.first |= parser.first_of_grammar(number)
 
@@ -72,8 +76,9 @@ class View:
 class Parser:
     """Makes and keeps the states of one network."""
 
-    def __init__(self, network: Network, limits: Limits) -> None:
+    def __init__(self, network: Network, limits: Limits, exists: Exists) -> None:
         self.network = network
+        self._exists = exists
         self.tables = Tables(network)
         self.ignored = network.ignored
         terminals = {
@@ -88,6 +93,7 @@ class Parser:
         self._states: dict[tuple[frozenset[Frame], bool, bool], ParserState] = {}
         self._views: dict[frozenset[int], View] = {}
         self._grammar_first: dict[int, int] = {}
+        self._doubtful: dict[int, list[int]] = {}  # by the identity of a lexeme of the lexicon
         for state in range(len(self.tables.edges)):
             self.tables.beginnings(state)  # tells now what would be too ambiguous later
 
@@ -120,6 +126,14 @@ class Parser:
             found = self._states.setdefault(key, ParserState(self, *key))
         return found
 
+    def leaf_exists(self, leaf: Leaf) -> bool:
+        return self._exists(leaf)
+
+    def state_exists(self, state: RuleState) -> bool:
+        """Of a state that restricts another: whether some of its first leaves can be spelled."""
+        expansion = state.expand()
+        return bool(expansion.calls) or any(self._exists(head.leaf) for head in expansion.heads)
+
     def view(self, tops: frozenset[int]) -> View:
         found = self._views.get(tops)
         if found is None:
@@ -134,17 +148,23 @@ class Parser:
             found = self._grammar_first[number] = first_bytes(state)
         return found
 
-    def needs_check(self, lexeme: Lexeme, tag: int) -> bool:
-        """Whether a longest match could leave nothing that may follow; ignored text mostly rules it
-        out.
+    def doubtful_tags(self, lexeme: Lexeme) -> list[int]:
+        """The tags with a longest match that could leave nothing to follow; ignored text mostly
+        rules it out.
         """
-        return any(
-            bytes_ and not self._ignored_first & ~bytes_ for bytes_ in lexeme.open_bytes[tag]
-        )
+        found = self._doubtful.get(id(lexeme))
+        if found is None:
+            found = self._doubtful[id(lexeme)] = [
+                tag
+                for tag, open_bytes in enumerate(lexeme.open_bytes)
+                if any(bytes_ and not self._ignored_first & ~bytes_ for bytes_ in open_bytes)
+            ]
+        return found
 
 
 class ParserState(RuleState):
     __slots__ = (
+        "_behind",
         "_expansion",
         "_next",
         "ends",
@@ -168,6 +188,7 @@ class ParserState(RuleState):
         self.ends = ends or ends_now
         self.view = parser.view(frozenset(frame.state for frame in self.stacks))
         self._next: dict[frozenset[int], ParserState] = {}
+        self._behind: dict[bytes, Sequence | None] = {}
         self._expansion: Expansion | None = None
 
     def expand(self) -> Expansion:
@@ -192,19 +213,21 @@ class ParserState(RuleState):
 
     def _head(self, lexeme: Lexeme, *, with_fallbacks: bool = True) -> Head:
         if lexeme.literals is not None:
-            return Head(lexeme.leaf(greedy=False), partial(self._after_tag, lexeme.meanings))
+            leaf = lexeme.leaf(greedy=False)
+            return Head(leaf, partial(self._after_tag, lexeme.meanings), is_sure=True)
         greedy = not self.parser.network.scannerless and not any(
-            self._leaves_nothing(lexeme, tag) for tag in range(len(lexeme.meanings))
+            self._leaves_nothing(lexeme, tag) for tag in self.parser.doubtful_tags(lexeme)
         )
         kept: dict[int, Sequence] = {}
         if greedy and with_fallbacks and lexeme.fallbacks:
             kept = self._fallbacks(lexeme)
         leaf = lexeme.leaf(greedy=greedy, kept=tuple(kept))
-        return Head(leaf, partial(self._after_lexeme, lexeme.meanings, tuple(kept.values())))
+        follow = partial(self._after_lexeme, lexeme.meanings, tuple(kept.values()))
+        return Head(leaf, follow, is_sure=True)
 
     def _leaves_nothing(self, lexeme: Lexeme, tag: int) -> bool:
         """Whether after some text with the tag every byte that may follow would make it longer."""
-        if not self.parser.needs_check(lexeme, tag):
+        if not lexeme.meanings[tag] & self.view.terminals:
             return False
         state = self.after(self._meant(lexeme.meanings[tag]))
         if state.ends or state.view.tokens:
@@ -214,12 +237,17 @@ class ParserState(RuleState):
     def _fallbacks(self, lexeme: Lexeme) -> dict[int, Sequence]:
         """The fallbacks that lead somewhere, by tag, and what follows them."""
         kept: dict[int, Sequence] = {}
-        for number, fallback in enumerate(lexeme.fallbacks):
-            state = self.after(self._meant(lexeme.meanings[fallback.tag]))
-            if state.view.first >> fallback.pending[0] & 1:
-                found = state.behind(fallback.pending)
-                if found is not None:
-                    kept[len(lexeme.meanings) + number] = found
+        for tag, fallbacks in lexeme.fallbacks.items():
+            meant = self._meant(lexeme.meanings[tag])
+            if not meant:
+                continue
+            state = self.after(meant)
+            first = state.view.first_in_lexer
+            for number, pending in fallbacks:
+                if first >> pending[0] & 1:
+                    found = state.behind(pending)
+                    if found is not None:
+                        kept[number] = found
         return kept
 
     def _after_tag(self, meanings: list[frozenset[int]], tag: int) -> Sequence:
@@ -278,6 +306,11 @@ class ParserState(RuleState):
         """What follows when `text` is read from here on and may be a part of a longer terminal;
         None: nothing.
         """
+        if text not in self._behind:
+            self._behind[text] = self._found_behind(text)
+        return self._behind[text]
+
+    def _found_behind(self, text: bytes) -> Sequence | None:
         for lexeme in self.view.lexer:
             if lexeme.first >> text[0] & 1:
                 break
@@ -301,9 +334,16 @@ class ParserState(RuleState):
             live = leaf.dfa.table[state, leaf.dfa.byte_class] != leaf.dfa.dead
             taken = int.from_bytes(np.packbits(live, bitorder="little").tobytes(), "little")
             ended = _without_first(head.follow(tag), taken)
-        if rest is None and ended is None:
-            return None
-        return (Remainder(rest, head, ended),)
+            if ended and not self.parser.state_exists(ended[0]):
+                ended = None
+        return self._remainder(rest, head, ended)
+
+    def _remainder(
+        self, rest: DfaLeaf | LiteralLeaf | None, head: Head, ended: Sequence | None
+    ) -> Sequence | None:
+        if rest is not None and not self.parser.leaf_exists(rest):
+            rest = None
+        return None if rest is None and ended is None else (Remainder(rest, head, ended),)
 
     def _behind_literal(self, leaf: LiteralLeaf, head: Head, text: bytes) -> Sequence | None:
         rests = [(full[len(text) :], tag) for full, tag in leaf.literals if full.startswith(text)]
@@ -314,15 +354,14 @@ class ParserState(RuleState):
             return None
         missing = [(rest, tag) for rest, tag in rests if rest]
         ended = next((head.follow(tag) for rest, tag in rests if not rest), None)
-        return (Remainder(literal_leaf(missing) if missing else None, head, ended),)
+        return self._remainder(literal_leaf(missing) if missing else None, head, ended)
 
     def cost(self, measure: Measure) -> int:
         return self.parser.costs.of_state(self, measure)
 
 
 class Remainder(RuleState):
-    """The rest of a terminal whose beginning has been read: what is missing, or the end as it is.
-    """
+    """The rest of a terminal whose beginning has been read: what is missing, or the end as it is."""
 
     __slots__ = ("_expansion",)
 
@@ -391,8 +430,7 @@ def _go_on(head: Head, tag: int, text: bytes) -> Sequence | None:
 
 
 def _with_returns(tables: Tables, frames: Iterable[Frame]) -> tuple[tuple[Frame, ...], bool]:
-    """The stacks after any number of returns from finished rules, and whether all may be finished.
-    """
+    """The stacks after any number of returns from finished rules, and whether all may be finished."""
     stacks: dict[Frame, None] = {}
     ends = False
     for frame in sorted(frames, key=lambda frame: (frame.depth, frame.state)):
