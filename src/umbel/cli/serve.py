@@ -3,7 +3,6 @@
 import argparse
 import logging
 import os
-import sys
 from pathlib import Path
 
 from umbel.cli.engine_options import add_engine_arguments, start_engine
@@ -35,15 +34,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     settings = make_settings(args)
     from umbel.server.app import make_app  # here: it needs torch, which takes seconds to import
-    from umbel.server.serving import serve
+    from umbel.server.serving import make_server, serve
 
     if args.access_log:
         _log_access()
     with start_engine(args) as engine:
         app = make_app(engine, settings)
-        place = args.uds or f"http://{args.host}:{args.port}"
-        print(f"umbel serves {app.service.model_name} on {place}", file=sys.stderr, flush=True)
-        serve(app, host=args.host, port=args.port, uds=args.uds)
+        name = app.service.model_name
+        serve(
+            make_server(
+                app,
+                host=args.host,
+                port=args.port,
+                uds=args.uds,
+                on_ready=lambda place: print(f"umbel serves {name} on {place}", flush=True),
+            )
+        )
     return 0
 
 

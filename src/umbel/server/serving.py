@@ -1,16 +1,15 @@
 """Runs the application under uvicorn until a signal, and lets what runs finish then."""
 
 import asyncio
-import logging
 import signal
 import socket
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
 
 from umbel.server.app import App
 
-logger = logging.getLogger(__name__)
 _EXTRA_S = 5.0  # after the calls were ended, for their answers to be written
 
 
@@ -19,14 +18,28 @@ class DrainingServer(uvicorn.Server):
     settings, then they end with an error that says so.
     """
 
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: App, on_ready: Callable[[str], None] | None = None
+    ) -> None:
         super().__init__(config)
         self._app = app
+        self._on_ready = on_ready
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self._on_ready is not None and self.started:
+            self._on_ready(self.address)
+
+    @property
+    def address(self) -> str:
+        """Where it listens; with port 0 the port that the system chose."""
+        if self.config.uds is not None:
+            return self.config.uds
+        port = self.servers[0].sockets[0].getsockname()[1]
+        host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
+        return f"http://{host}:{port}"
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.drain()
@@ -39,8 +52,15 @@ class DrainingServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._app.service.begin_drain)
 
 
-def make_server(app: App, *, host: str, port: int, uds: str | None = None) -> DrainingServer:
-    """A server that is not started yet."""
+def make_server(
+    app: App,
+    *,
+    host: str,
+    port: int,
+    uds: str | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> DrainingServer:
+    """A server that is not started yet. `on_ready` is told its address once it listens."""
     config = uvicorn.Config(
         app,
         host=host,
@@ -53,19 +73,16 @@ def make_server(app: App, *, host: str, port: int, uds: str | None = None) -> Dr
         timeout_graceful_shutdown=int(app.service.settings.drain_s + _EXTRA_S),
         server_header=False,
     )
-    return DrainingServer(config, app)
+    return DrainingServer(config, app, on_ready)
 
 
-def serve(app: App, *, host: str, port: int, uds: str | None = None) -> None:
+def serve(server: DrainingServer) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Returns normally after SIGTERM; SIGINT ends in
     `KeyboardInterrupt`, as everywhere.
     """
-    server = make_server(app, host=host, port=port, uds=uds)
     # uvicorn sends itself the signal again when it is done, to whatever handler was there before.
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         server.run()
     finally:
         signal.signal(signal.SIGTERM, before)
-    if not server.started:
-        raise OSError(f"the server could not start on {uds or f'{host}:{port}'}")
