@@ -57,6 +57,10 @@ class FieldAlgebra:
     def either(self, left: Fields, right: Fields) -> Fields:
         return self._pointwise(left, right, self.terms.either)
 
+    def divided(self, fields: Fields, other: Fields) -> Fields:
+        """The same terms, on kinds of names that are inside single kinds of `other` too."""
+        return self._pointwise(fields, other, lambda term, _: term)
+
     def complement(self, fields: Fields) -> Fields:
         negate = self.terms.complement
         return Fields(

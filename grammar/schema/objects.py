@@ -1,0 +1,460 @@
+"""Objects as grammar states: which properties have come, which must still come, and the undeclared names used.
+
+Declared properties come in the order of declaration, or in any order if so chosen; undeclared ones may come anywhere
+between them. No name comes twice, and none that would leave the object impossible to complete.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from umbel.grammar.pushdown.leaves import NO_TAG, Leaf, literal_leaf, override_leaf
+from umbel.grammar.pushdown.recorded import RecordedHead
+from umbel.grammar.pushdown.rules import Expansion, Head, Measure, RuleState, Sequence
+from umbel.grammar.regex import languages
+from umbel.grammar.regex.chardfa import CharDfa
+from umbel.grammar.schema.spelling import language_leaf
+from umbel.grammar.values.fields import Fields
+from umbel.grammar.values.literals import spell_text
+from umbel.grammar.values.objects import ObjectWays, closure
+from umbel.grammar.values.shapes import ObjectAtom
+from umbel.grammar.values.terms import Term
+
+if TYPE_CHECKING:
+    from umbel.grammar.schema.lowering import Lowering
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an object is. at: the next declared position, or in any order the positions that have come.
+
+    extras: undeclared names used, as spelled. count: of properties, as far as it matters. pending: obligations of
+    `ObjectAtom.some` not met. needed: names that dependencies ask for; present: names that have come, of those that
+    dependencies speak of.
+    """
+
+    at: int | frozenset[int]
+    extras: frozenset[bytes] = frozenset()
+    count: int = 0
+    pending: tuple[int, ...] = ()
+    needed: frozenset[str] = frozenset()
+    present: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """A kind of name. some: for each obligation, what a value must lie in to meet it."""
+
+    term: Term
+    some: tuple[Term, ...]
+
+
+class ObjectPlan:
+    """One atom, ready to be read. Declared are also names that are only required or depended on."""
+
+    def __init__(self, atom: ObjectAtom, lowering: "Lowering") -> None:
+        self.atom = atom
+        self.lowering = lowering
+        self._has = lowering.reader.emptiness.has_member
+        fields = self._refined()
+        dependent = [name for left, right in atom.implies for name in (left, *right)]
+        declared = list(dict.fromkeys((*fields.named, *atom.required, *dependent)))
+        self._slot_fields = fields
+        slots = {name: self._slot(fields.get(name), name) for name in declared}
+        self.names = [name for name in declared if self._has(slots[name].term)]
+        self.position = {name: index for index, name in enumerate(self.names)}
+        self.slots = [slots[name] for name in self.names]
+        required = set(atom.required)
+        self.required = [name in required for name in self.names]
+        self.required_positions = frozenset(i for i, flag in enumerate(self.required) if flag)
+        self._next_required = self._required_from()
+        self.spelled = [spell_text(name) for name in self.names]
+        self._dependent = frozenset(dependent)
+        self._banned = [(spell_text(name), NO_TAG) for name in declared]
+        self.kinds = list(self._open_kinds(fields))
+        self._is_simple = not (
+            atom.some or atom.high is not None or atom.low > len(atom.required) or atom.implies
+        )
+        self._counts = atom.high is not None or atom.low > len(atom.required)
+        self.ways = ObjectWays(atom, lowering.algebra, self._has)
+        self._key_leaves: dict[tuple[int, ...], Leaf] = {}
+        self._extra_leaves: dict[frozenset[bytes], list[Leaf]] = {}
+
+    def _refined(self) -> Fields:
+        """The fields, divided so finely that each obligation asks one thing of every kind of name."""
+        fields = self.atom.fields
+        for some in self.atom.some:
+            fields = self.lowering.algebra.fields.divided(fields, some)
+        return fields
+
+    def _slot(self, term: Term, name: str) -> Slot:
+        return Slot(term, tuple(some.get(name) for some in self.atom.some))
+
+    def _open_kinds(self, fields: Fields) -> Iterator[tuple[CharDfa | None, Slot]]:
+        """Undeclared names: (language, slot); None for all names."""
+        limits = self.lowering.reader.limits
+        rest: CharDfa | None = None
+        for language, term in fields.classes:
+            example = languages.some_texts(language, 1)[0]
+            if self._has(term):
+                yield language, self._slot(term, example)
+            rest = languages.without(rest or languages.ANY_TEXT, language, limits)
+        if self._has(fields.default) and not (rest is not None and rest.is_empty):
+            some = tuple(
+                part.default if rest is None else part.get(languages.some_texts(rest, 1)[0])
+                for part in self.atom.some
+            )
+            yield rest, Slot(fields.default, some)
+
+    def _required_from(self) -> list[int]:
+        """For each position the first required one from it on; the number of names if there is none."""
+        found = [len(self.names)] * (len(self.names) + 1)
+        for index in range(len(self.names) - 1, -1, -1):
+            found[index] = index if self.required[index] else found[index + 1]
+        return found
+
+    def children(self) -> Iterator[Term]:
+        """Every term that a property can have."""
+        everything = tuple(range(len(self.atom.some)))
+        for slot in (*self.slots, *(slot for _, slot in self.kinds)):
+            if not slot.some:
+                yield slot.term
+            else:
+                yield from (term for term, _ in self.options(slot, everything))
+
+    def head(self) -> Head:
+        at: int | frozenset[int] = frozenset() if self.lowering.any_order else 0
+        progress = Progress(at, pending=tuple(range(len(self.atom.some))))
+        start = ObjectState(self, progress, is_open=True)
+        return Head(self.lowering.spacing.object_start, lambda tag: (start,))
+
+    def options(self, slot: Slot, pending: tuple[int, ...]) -> list[tuple[Term, tuple[int, ...]]]:
+        """What the value of a property can be, and the obligations that stay pending after it."""
+        both, anything = self.lowering.algebra.terms.both, self.lowering.algebra.terms.any
+        free = [index for index in pending if slot.some[index] is not anything]
+        if not pending:
+            return [(slot.term, ())]
+        found = []
+        for size in range(len(free) + 1):
+            for met in combinations(free, size):
+                term = slot.term
+                for index in met:
+                    term = both(term, slot.some[index])
+                if size == 0 or self._has(term):
+                    found.append((term, tuple(i for i in free if i not in met)))
+        return found
+
+    def is_gone(self, progress: Progress, name: str) -> bool:
+        index = self.position.get(name)
+        if index is None:
+            return True
+        at = progress.at
+        return index < at if isinstance(at, int) else index in at
+
+    def missing(self, progress: Progress) -> tuple[str, ...]:
+        """Required names that have not come; in order of declaration, then those that dependencies ask for."""
+        at = progress.at
+        if isinstance(at, int):
+            names = [self.names[i] for i in range(at, len(self.names)) if self.required[i]]
+        else:
+            names = [self.names[i] for i in sorted(self.required_positions - at)]
+        names += sorted(progress.needed - set(names))
+        return tuple(names)
+
+    def may_end(self, progress: Progress) -> bool:
+        at = progress.at
+        if progress.pending or progress.needed or progress.count < self._low:
+            return False
+        if isinstance(at, int):
+            return self._next_required[at] == len(self.names)
+        return self.required_positions <= at
+
+    @property
+    def _low(self) -> int:
+        return self.atom.low if self._counts else 0
+
+    def candidates(self, progress: Progress) -> Iterator[int]:
+        """Positions of the declared names that may come next."""
+        at = progress.at
+        if isinstance(at, int):
+            last = self._next_required[at]
+            for name in progress.needed:
+                last = min(last, self.position[name])
+            yield from range(at, min(last + 1, len(self.names)))
+        else:
+            yield from (index for index in range(len(self.names)) if index not in at)
+
+    def after_declared(self, progress: Progress, index: int, pending: tuple[int, ...]) -> Progress:
+        at = progress.at
+        after: int | frozenset[int] = index + 1 if isinstance(at, int) else at | {index}
+        needed, present = progress.needed, progress.present
+        if self._dependent:
+            name = self.names[index]
+            if name in self._dependent:
+                present |= {name}
+            asked = set(closure((name,), self.atom.implies)) - present
+            needed = (needed | asked) - {name}
+            required = self.required_positions
+            needed = frozenset(
+                n
+                for n in needed
+                if not (self.position.get(n) in required and not self._is_past(after, n))
+            )
+        return Progress(after, progress.extras, self._counted(progress), pending, needed, present)
+
+    def _is_past(self, at: int | frozenset[int], name: str) -> bool:
+        index = self.position[name]
+        return index < at if isinstance(at, int) else index in at
+
+    def after_extra(
+        self, progress: Progress, text: bytes | None, pending: tuple[int, ...]
+    ) -> Progress:
+        extras = progress.extras if text is None else progress.extras | {text}
+        return Progress(
+            progress.at, extras, self._counted(progress), pending, progress.needed, progress.present
+        )
+
+    def _counted(self, progress: Progress) -> int:
+        """A count beyond the last bound is not kept."""
+        if not self._counts:
+            return 0
+        bound = self.atom.low if self.atom.high is None else self.atom.high
+        return min(progress.count + 1, bound)
+
+    def completes(self, progress: Progress) -> bool:
+        if self._is_simple:
+            return True
+        if any(self.is_gone(progress, name) for name in progress.needed):
+            return False
+        return self.ways.completes(
+            self.missing(progress),
+            tuple(self.atom.some[index] for index in progress.pending),
+            # Uncounted, the lower bound is met by the required names.
+            progress.count if self._counts else self.atom.low,
+            lambda name: self.is_gone(progress, name),
+            frozenset(_decoded(text) for text in progress.extras),
+        )
+
+    def is_full(self, progress: Progress) -> bool:
+        return self.atom.high is not None and progress.count >= self.atom.high
+
+    def key_leaf(self, positions: tuple[int, ...]) -> Leaf:
+        """The names of some positions, tagged 0, 1, ... in their order."""
+        found = self._key_leaves.get(positions)
+        if found is None:
+            found = literal_leaf((self.spelled[at], tag) for tag, at in enumerate(positions))
+            self._key_leaves[positions] = found
+        return found
+
+    def extra_leaves(self, extras: frozenset[bytes]) -> list[Leaf]:
+        """For each kind of undeclared names: those that are not used yet."""
+        found = self._extra_leaves.get(extras)
+        if found is None:
+            banned = [*self._banned, *((text, NO_TAG) for text in extras)]
+            found = [
+                override_leaf(language_leaf(language or languages.ANY_TEXT), banned)
+                for language, _ in self.kinds
+            ]
+            self._extra_leaves[extras] = found
+        return found
+
+    def has_free_name(self, kind: int, extras: frozenset[bytes]) -> bool:
+        """Whether a kind has a name left. Only small languages of names can run out."""
+        language = self.kinds[kind][0]
+        if language is None:
+            return True
+        names = frozenset(_decoded(text) for text in (*extras, *(text for text, _ in self._banned)))
+        inside = sum(language.accepts(name) for name in names)
+        return languages.count_texts(language, 0, None, inside + 1) > inside
+
+
+class ObjectState(RuleState):
+    """After the opening brace (is_open), or after a property."""
+
+    __slots__ = ("_is_open", "_plan", "_progress")
+
+    def __init__(self, plan: ObjectPlan, progress: Progress, *, is_open: bool) -> None:
+        super().__init__((plan, progress, is_open))
+        self._plan, self._progress, self._is_open = plan, progress, is_open
+
+    def expand(self) -> Expansion:
+        plan, progress = self._plan, self._progress
+        spacing = plan.lowering.spacing
+        heads = []
+        if plan.may_end(progress):
+            heads.append(Head(self._end(), _nothing))
+        keys = KeyState(plan, progress)
+        if plan.is_full(progress) or not keys.is_possible():
+            return Expansion(tuple(heads))
+        if self._is_open:
+            return Expansion(tuple(heads), ((keys,),))
+        heads.append(Head(spacing.comma, lambda tag: (keys,)))
+        return Expansion(tuple(heads))
+
+    def _end(self) -> Leaf:
+        spacing = self._plan.lowering.spacing
+        return spacing.object_empty if self._is_open else spacing.object_end
+
+    def cost(self, measure: Measure) -> int:
+        plan, progress = self._plan, self._progress
+        if plan.may_end(progress):
+            return measure.leaf(self._end())
+        comma = 0 if self._is_open else measure.leaf(plan.lowering.spacing.comma)
+        return comma + measure.state(KeyState(plan, progress))
+
+
+class KeyState(RuleState):
+    """Before a property name: after the opening brace or after a comma."""
+
+    __slots__ = ("_expansion", "_plan", "_progress")
+
+    def __init__(self, plan: ObjectPlan, progress: Progress) -> None:
+        super().__init__((plan, progress))
+        self._plan, self._progress = plan, progress
+        self._expansion: Expansion | None = None
+
+    def is_possible(self) -> bool:
+        return bool(self.expand().heads)
+
+    def expand(self) -> Expansion:
+        if self._expansion is None:
+            self._expansion = Expansion(tuple(self._heads()))
+        return self._expansion
+
+    def _heads(self) -> Iterator[Head | RecordedHead]:
+        plan, progress = self._plan, self._progress
+        positions = tuple(plan.candidates(progress))
+        if not plan._is_simple:  # noqa: SLF001  # the plan's own state
+            positions = tuple(index for index in positions if self._declared(index))
+        if positions:
+            leaf = plan.key_leaf(positions)
+            yield Head(leaf, lambda tag: self._then(self._declared(positions[tag])))
+        for kind, leaf in enumerate(plan.extra_leaves(progress.extras) if plan.kinds else ()):
+            if plan.has_free_name(kind, progress.extras) and self._extra(kind, None):
+                yield RecordedHead(leaf, self._extra_follow(kind))
+
+    def _declared(self, index: int) -> list[tuple[Term, Progress]]:
+        """The ways to go on after a declared name."""
+        plan, progress = self._plan, self._progress
+        found = []
+        for term, pending in plan.options(plan.slots[index], progress.pending):
+            after = plan.after_declared(progress, index, pending)
+            if plan.completes(after):
+                found.append((term, after))
+        return found
+
+    def _extra(self, kind: int, text: bytes | None) -> list[tuple[Term, Progress]]:
+        plan, progress = self._plan, self._progress
+        found = []
+        for term, pending in plan.options(plan.kinds[kind][1], progress.pending):
+            after = plan.after_extra(progress, text, pending)
+            if plan.completes(after):
+                found.append((term, after))
+        return found
+
+    def _extra_follow(self, kind: int) -> "_Extra":
+        return _Extra(self, kind)
+
+    def _then(self, ways: list[tuple[Term, Progress]]) -> Sequence:
+        plan = self._plan
+        sequences = tuple(
+            (plan.lowering.state(term), ObjectState(plan, after, is_open=False))
+            for term, after in ways
+        )
+        if len(sequences) == 1:
+            return (ColonState(plan.lowering), *sequences[0])
+        return (ColonState(plan.lowering), ChoiceState(sequences))
+
+    def cost(self, measure: Measure) -> int:
+        """One way to the end: a missing property if there is one, else whatever may come first."""
+        plan, progress = self._plan, self._progress
+        colon = measure.leaf(plan.lowering.spacing.colon)
+        missing = plan.missing(progress)
+        if plan._is_simple and missing and not isinstance(progress.at, int):  # noqa: SLF001
+            return self._sum_cost(missing, colon, measure)
+        for index in self._cheap_order(missing):
+            ways = self._declared(index)
+            if ways:
+                term, after = min(ways, key=lambda way: len(way[1].pending))
+                key = measure.leaf(plan.key_leaf((index,)))
+                return colon + key + self._cost_after(term, after, measure)
+        for kind, leaf in enumerate(plan.extra_leaves(progress.extras)):
+            ways = self._extra(kind, None)
+            if ways:
+                term, after = min(ways, key=lambda way: len(way[1].pending))
+                return colon + measure.leaf(leaf) + self._cost_after(term, after, measure)
+        raise AssertionError("an object that cannot be completed has no key state")
+
+    def _cheap_order(self, missing: tuple[str, ...]) -> Iterator[int]:
+        plan = self._plan
+        possible = set(plan.candidates(self._progress))
+        for name in missing:
+            if plan.position[name] in possible:
+                yield plan.position[name]
+        yield from sorted(possible - {plan.position[name] for name in missing})
+
+    def _cost_after(self, term: Term, after: Progress, measure: Measure) -> int:
+        value = measure.state(self._plan.lowering.state(term))
+        return value + measure.state(ObjectState(self._plan, after, is_open=False))
+
+    def _sum_cost(self, missing: tuple[str, ...], colon: int, measure: Measure) -> int:
+        plan = self._plan
+        total = measure.leaf(plan.lowering.spacing.object_end)
+        comma = measure.leaf(plan.lowering.spacing.comma)
+        for name in missing:
+            index = plan.position[name]
+            key = measure.leaf(plan.key_leaf((index,)))
+            value = measure.state(plan.lowering.state(plan.slots[index].term))
+            total += comma + key + colon + value
+        return total - comma
+
+
+class _Extra:
+    """What follows an undeclared name: see `RecordedHead`."""
+
+    __slots__ = ("_keys", "_kind")
+
+    def __init__(self, keys: KeyState, kind: int) -> None:
+        self._keys, self._kind = keys, kind
+
+    def __call__(self, tag: int, text: bytes | None) -> Sequence:
+        return self._keys._then(self._keys._extra(self._kind, text))  # noqa: SLF001  # one component
+
+
+class ColonState(RuleState):
+    """The colon after a name."""
+
+    __slots__ = ("_expansion",)
+
+    def __init__(self, lowering: "Lowering") -> None:
+        super().__init__(lowering.spacing)
+        self._expansion = Expansion((Head(lowering.spacing.colon, _nothing),))
+
+    def expand(self) -> Expansion:
+        return self._expansion
+
+
+class ChoiceState(RuleState):
+    """Several ways to go on after the same name."""
+
+    __slots__ = ("_sequences",)
+
+    def __init__(self, sequences: tuple[Sequence, ...]) -> None:
+        super().__init__(sequences)
+        self._sequences = sequences
+
+    def expand(self) -> Expansion:
+        return Expansion(calls=self._sequences)
+
+
+def _decoded(text: bytes) -> str:
+    import json
+
+    value = json.loads(text)
+    assert isinstance(value, str)
+    return value
+
+
+def _nothing(tag: int) -> Sequence:
+    return ()
