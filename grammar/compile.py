@@ -4,7 +4,8 @@ cache here.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from umbel.grammar.automaton import ByteDfa, minimize
@@ -21,11 +22,17 @@ from umbel.grammar.regex.chardfa import determinize
 from umbel.grammar.regex.parser import parse_regex
 from umbel.grammar.regex.syntax import Node
 from umbel.grammar.regex.utf8 import to_bytes
+from umbel.grammar.schema.front import SchemaOptions, read_schema
 from umbel.grammar.schema.load import load_schema
-from umbel.grammar.schema.lower import lower_schema
+from umbel.grammar.schema.spacing import Whitespace
 from umbel.grammar.vocabulary import Vocabulary
 
 _DEFAULTS = Limits()
+# What in a grammar's JSON may name characters that ordinary vocabularies have no bytes for: control characters,
+# planes without characters (as surrogates), and escapes of patterns that may stand for either.
+_RARE_CHARS = re.compile(
+    r"\\u00[01]|\\u007f|\x7f|\\u(?:d8[89a-f]|d9|da)|\\\\[xuUc0NavefbB]", re.IGNORECASE
+)
 
 
 def compile_regex(
@@ -54,23 +61,40 @@ def compile_choices(
 
 
 def compile_json_schema(
-    schema: Any, vocabulary: Vocabulary, *, limits: Limits = _DEFAULTS
+    schema: Any,
+    vocabulary: Vocabulary,
+    *,
+    any_order: bool = False,
+    strict: bool = True,
+    assert_formats: bool = True,
+    whitespace: Whitespace | str = Whitespace.COMPACT,
+    limits: Limits = _DEFAULTS,
+    cancelled: Callable[[], bool] | None = None,
 ) -> Constraint:
     """The output is JSON that is valid under the schema: a dict, a bool, JSON text, or a Python
     type.
 
-    Every keyword is enforced or the schema is refused with `UnsupportedGrammar`, keyword and JSON
-    Pointer.
-    Outputs are a subset of the valid instances: properties come in schema order, at most one space
-    after "," and ":", values left open nest at most `limits.max_value_depth` deep.
+    Every keyword is enforced exactly or the schema is refused with `UnsupportedGrammar`, keyword and
+    JSON Pointer; strict=False leaves such keywords out and says so in `Constraint.warnings`. Declared
+    properties come in schema order, or with any_order in the model's. docs/json_schema.md has all
+    options. cancelled: asked now and then; True ends the compilation with `CompileCancelled`.
     """
+    options = SchemaOptions(
+        any_order=any_order,
+        strict=strict,
+        assert_formats=assert_formats,
+        whitespace=Whitespace(whitespace),
+    )
     loaded = load_schema(schema, limits)
-    return constraint_of("json_schema", loaded, _json_root(loaded, limits), vocabulary, limits)
+    grammar = read_schema(loaded, options, limits, cancelled=cancelled)
+    source = [loaded.text, repr(options)]
+    constraint = constraint_of("json_schema", source, grammar.start, vocabulary, limits)
+    constraint.warnings = tuple(grammar.warnings)
+    return constraint
 
 
 def _json_root(schema: Any, limits: Limits) -> RuleState:
-    tree = lower_schema(load_schema(schema, limits), limits)
-    return build.leaf(dfa_leaf(_to_dfa(tree, limits)))
+    return read_schema(load_schema(schema, limits), SchemaOptions(), limits).start
 
 
 def compile_lark(
@@ -118,8 +142,7 @@ def compile_tool_calls(
     parallel: bool = True,
     limits: Limits = _DEFAULTS,
 ) -> Constraint:
-    """The output is an answer that may call tools, in a model's format: see `cfg.tools.tool_calls`.
-    """
+    """The output is an answer that may call tools, in a model's format: see `cfg.tools.tool_calls`."""
     root = _lowerer(vocabulary, limits).tool_calls(
         tools, format_name, choice=choice, parallel=parallel
     )
@@ -156,11 +179,13 @@ def constraint_of(
 
     Raises `UnsatisfiableGrammar` if no tokens of the vocabulary spell any text of it.
     """
-    machine = TokenMachine(root, vocabulary)
+    content = json.dumps([kind, source, repr(limits)])
+    is_careful = not vocabulary.readings.is_ordinary or bool(_RARE_CHARS.search(content))
+    machine = TokenMachine(root, vocabulary, is_careful=is_careful)
     if machine.is_stuck(machine.start):
         raise UnsatisfiableGrammar(
             "no sequence of this vocabulary's tokens satisfies the grammar: every matching text needs a "
             "byte that no token has"
         )
-    content = json.dumps([kind, source, repr(limits), vocabulary.key])
-    return Constraint(kind, hashlib.sha256(content.encode()).hexdigest(), machine)
+    digest = hashlib.sha256((content + vocabulary.key).encode()).hexdigest()
+    return Constraint(kind, digest, machine)

@@ -28,13 +28,18 @@ _MAX_ROW_BYTES = (
 
 
 class TokenMachine:
-    """Deterministic moves by tokens from place to place."""
+    """Deterministic moves by tokens from place to place.
 
-    def __init__(self, root: RuleState, vocabulary: Vocabulary) -> None:
+    is_careful=False: the caller knows that every text of the grammar has tokens, also if the
+    vocabulary lacks some bytes.
+    """
+
+    def __init__(self, root: RuleState, vocabulary: Vocabulary, *, is_careful: bool = True) -> None:
         self.root = root
         self.vocabulary = vocabulary
         self._space = vocabulary.readings
-        self._configs = Configs(root, self._space)
+        is_careful = is_careful and not self._space.is_complete
+        self._configs = Configs(root, self._space, is_careful=is_careful)
         self._dense: deque[Config] = deque()
         self._max_dense = max(16, _MAX_ROW_BYTES // (4 * vocabulary.num_words))
 

@@ -35,10 +35,10 @@ class Config:
 class Configs:
     """The configurations of one grammar for one vocabulary."""
 
-    def __init__(self, root: RuleState, space: ReadingSpace) -> None:
+    def __init__(self, root: RuleState, space: ReadingSpace, *, is_careful: bool) -> None:
         self._root = root
         self._space = space
-        self.stacks = Stacks(space)
+        self.stacks = Stacks(space, is_careful=is_careful)
         self._configs: dict[object, Config] = {}
         self.start = self._first()
 

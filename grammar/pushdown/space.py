@@ -32,6 +32,8 @@ _MAX_READERS = 4_000
 _MAX_ROW_BYTES = 32 * 2**20
 # Bytes that no UTF-8 text holds: a vocabulary without tokens for them lacks nothing.
 _NEVER_IN_TEXT = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
+# Control characters, and the lead bytes of planes without characters: many vocabularies lack some of them.
+_RARE = frozenset({*range(0x20), 0x7F, 0xF1, 0xF2}) - frozenset(b"\t\n\r")
 
 
 class ReadingSpace(ResidualSpace):
@@ -42,7 +44,9 @@ class ReadingSpace(ResidualSpace):
     def __init__(self, vocabulary: "Vocabulary") -> None:
         super().__init__(vocabulary)
         lone = set(vocabulary.lone_bytes)
-        self.is_complete = all(b in lone for b in range(256) if b not in _NEVER_IN_TEXT)
+        missing = set(range(256)) - lone - _NEVER_IN_TEXT
+        self.is_complete = not missing
+        self.is_ordinary = missing <= _RARE
         self._readers: OrderedDict[bytes, Reader] = OrderedDict()
         self._bases: OrderedDict[bytes, CountedBase] = OrderedDict()
         self._rows: OrderedDict[object, tuple[object, MaskRow]] = OrderedDict()

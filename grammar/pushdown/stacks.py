@@ -136,10 +136,14 @@ class Stack:
 
 
 class Stacks:
-    """The stacks of one grammar for one vocabulary."""
+    """The stacks of one grammar for one vocabulary.
 
-    def __init__(self, space: ReadingSpace) -> None:
+    is_careful: there may be texts of the grammar that no tokens spell, so see to it that none is begun.
+    """
+
+    def __init__(self, space: ReadingSpace, *, is_careful: bool) -> None:
         self.space = space
+        self._is_careful = is_careful
         self.costs = Costs(space.leaf_cost)
         self._existence = Costs(space.leaf_exists)
         self._stacks: dict[tuple[RuleState, Stack], Stack] = {}
@@ -218,7 +222,7 @@ class Stacks:
             expansion = state.expand()
             bound = []
             for head in expansion.heads:
-                is_sure = self.space.is_complete or (isinstance(head, Head) and head.is_sure)
+                is_sure = not self._is_careful or (isinstance(head, Head) and head.is_sure)
                 leaf = head.leaf if is_sure else self._possible(head)
                 if leaf is not None:
                     bound.append((self.space.reader(leaf), head))
@@ -240,8 +244,8 @@ class Stacks:
         return fixed
 
     def _exists(self, states: Sequence) -> bool:
-        """Whether tokens spell some text of the states. Always, if there is a token for every byte."""
-        if self.space.is_complete:
+        """Whether tokens spell some text of the states."""
+        if not self._is_careful:
             return True
         return sum(map(self._existence.state, states)) < UNREACHABLE
 
