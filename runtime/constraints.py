@@ -22,9 +22,11 @@ from umbel.grammar import (
     UnsupportedGrammar,
     Vocabulary,
     compile_choices,
+    compile_gbnf,
     compile_json_schema,
     compile_lark,
     compile_regex,
+    compile_structural_tag,
 )
 from umbel.runtime.errors import (
     EngineClosed,
@@ -43,6 +45,8 @@ COMPILERS: dict[str, Compiler] = {
     "choices": compile_choices,
     "json_schema": compile_json_schema,
     "lark": compile_lark,
+    "gbnf": compile_gbnf,
+    "structural_tag": compile_structural_tag,
 }
 
 
@@ -51,6 +55,7 @@ class VocabularySource(Protocol):
 
     token_bytes: list[bytes | None]
     eos_ids: frozenset[int]
+    special_ids: dict[str, int]
 
     def encode(self, text: str, *, special: bool = False) -> list[int]: ...
 
@@ -66,6 +71,7 @@ def make_vocabulary(tokenizer: VocabularySource, logits_size: int) -> Vocabulary
         sorted(token_id for token_id in tokenizer.eos_ids if token_id < logits_size),
         size=logits_size,
         encode=tokenizer.encode,
+        special_ids={name: i for name, i in tokenizer.special_ids.items() if i < logits_size},
     )
 
 

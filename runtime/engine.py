@@ -31,7 +31,7 @@ from umbel.runtime.errors import (
 )
 from umbel.runtime.flight import CallHandle, ChunkListener, Flight, FlightTable, ScoreListener
 from umbel.runtime.inbox import Inbox
-from umbel.runtime.output_text import OutputText
+from umbel.runtime.output_text import output_text_of
 from umbel.runtime.outputs import Chunk, Result, Score
 from umbel.runtime.params import SamplingParams, make_params
 from umbel.runtime.parts import EngineParts, load_parts, make_config, make_pacer
@@ -202,7 +202,7 @@ class Engine:
                 continue  # cancelled while its constraint was compiled
             try:
                 if not request.is_score:
-                    request.text = OutputText(self._parts.tokenizer, stop=request.params.stop)
+                    request.text = output_text_of(self._parts.tokenizer, request.params)
                 if constraint is not None:
                     request.matcher = constraint.start()
                 self._deliver(self._scheduler.add(request))

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from umbel.runtime.params import SamplingParams
+
 
 class TextTokenizer(Protocol):
     """What output text needs of a tokenizer."""
@@ -118,6 +120,11 @@ class OutputText:
         safe = len(pending) - self._stops.depth
         self._held = pending[safe:]
         return pending[:safe]
+
+
+def output_text_of(tokenizer: TextTokenizer, params: SamplingParams) -> OutputText:
+    """The text of a sequence that was asked for with `params`."""
+    return OutputText(tokenizer, stop=params.stop, include_special=not params.skip_special_tokens)
 
 
 class _StopAutomaton:

@@ -9,20 +9,19 @@ from umbel.runtime.errors import InvalidRequest
 
 MAX_LOGPROBS = 64
 MAX_SEQUENCES = 1024
+CONSTRAINT_KINDS = ("regex", "choices", "json_schema", "lark", "gbnf", "structural_tag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Options of one generation; unknown names and impossible values raise `InvalidRequest`.
 
-    At most one of `regex`, `choices`, `json_schema`, `lark` may be given. `json_schema` is a dict,
-    a bool, JSON
-    text, or a type that has a schema (msgspec Struct, dataclass, pydantic model). `max_tokens=None`
-    means up to
-    the end of the context. `logprobs=k` returns the log-probability of each output token and of the
-    k most likely
-    ones (of the model's own distribution, before masks, penalties and temperature);
-    `prompt_logprobs` likewise.
+    At most one of `CONSTRAINT_KINDS` may be given. `json_schema` is a dict, a bool, JSON text, or a
+    type that has a schema (msgspec Struct, dataclass, pydantic model); `structural_tag` is
+    XGrammar's, as JSON content or text. `max_tokens=None` means up to the end of the context.
+    `logprobs=k` returns the log-probability of each output token and of the k most likely ones (of
+    the model's own distribution, before masks, penalties and temperature); `prompt_logprobs`
+    likewise.
     """
 
     max_tokens: int | None = 256
@@ -40,12 +39,15 @@ class SamplingParams:
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    skip_special_tokens: bool = True  # False: special tokens inside an output are part of its text
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     regex: str | None = None
     choices: Sequence[str] | None = None
     json_schema: Any = None  # any JSON value or a type: checked by the grammar compiler
     lark: str | None = None
+    gbnf: str | None = None  # GBNF (llama.cpp) or EBNF (XGrammar)
+    structural_tag: Any = None  # free text with constrained parts
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -64,8 +66,8 @@ class SamplingParams:
 
     @property
     def constraint_kind(self) -> str | None:
-        """ "regex", "choices", "json_schema", "lark" or None."""
-        for name in ("regex", "choices", "json_schema", "lark"):
+        """The one of `CONSTRAINT_KINDS` that was given, or None."""
+        for name in CONSTRAINT_KINDS:
             if getattr(self, name) is not None:
                 return name
         return None
@@ -134,8 +136,9 @@ def _check(p: SamplingParams) -> None:
     integer("n", 1, MAX_SEQUENCES)
     integer("logprobs", 0, MAX_LOGPROBS, optional=True)
     integer("prompt_logprobs", 0, MAX_LOGPROBS, optional=True)
-    if not isinstance(p.ignore_eos, bool):
-        raise _bad("ignore_eos", p.ignore_eos, "True or False")
+    for name in ("ignore_eos", "skip_special_tokens"):
+        if not isinstance(getattr(p, name), bool):
+            raise _bad(name, getattr(p, name), "True or False")
     for text in p.stop:
         if not isinstance(text, str) or not text:
             raise _bad("stop", p.stop, "non-empty strings")
@@ -150,7 +153,7 @@ def _check(p: SamplingParams) -> None:
             raise _bad(
                 "logit_bias", p.logit_bias, "a mapping from token id to a number in [-100, 100]"
             )
-    for name in ("regex", "lark"):
+    for name in ("regex", "lark", "gbnf"):
         value = getattr(p, name)
         if value is not None and not isinstance(value, str):
             raise _bad(name, value, "a string")
@@ -159,7 +162,7 @@ def _check(p: SamplingParams) -> None:
             raise _bad("choices", p.choices, "a non-empty list of non-empty strings")
         if len(set(p.choices)) != len(p.choices):
             raise _bad("choices", p.choices, "distinct strings")
-    given = [n for n in ("regex", "choices", "json_schema", "lark") if getattr(p, n) is not None]
+    given = [name for name in CONSTRAINT_KINDS if getattr(p, name) is not None]
     if len(given) > 1:
         raise InvalidRequest(
             f"{' and '.join(given)} were given together; a generation takes one constraint",

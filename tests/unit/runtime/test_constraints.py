@@ -24,6 +24,7 @@ class ByteTokenizer:
     def __init__(self) -> None:
         self.token_bytes: list[bytes | None] = [*(bytes([b]) for b in range(256)), None, b"yes"]
         self.eos_ids = frozenset({256})
+        self.special_ids = {"<end>": 256}
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         return list(text.encode())

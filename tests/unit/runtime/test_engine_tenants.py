@@ -8,7 +8,7 @@ from unit.runtime.simulated_engine import EngineRig, rig
 
 from umbel.runtime.errors import InvalidConstraint, UnsatisfiableConstraint
 from umbel.runtime.outputs import Chunk, Score
-from umbel.runtime.params import SamplingParams
+from umbel.runtime.params import CONSTRAINT_KINDS, SamplingParams
 
 PROMPT = [1, 2, 3, 4, 5, 1, 2, 3, 4]
 GREEDY = SamplingParams(temperature=0, max_tokens=2)
@@ -86,3 +86,20 @@ def score_usage(made: EngineRig, tenant: str | None) -> int:
     assert done.wait(timeout=30)
     assert isinstance(answers[0], Score)
     return answers[0].usage.num_cached_tokens
+
+
+def test_each_kind_of_constraint_is_compiled() -> None:
+    tag = {"type": "structural_tag", "format": {"type": "const_string", "value": "ab"}}
+    kinds: dict[str, Any] = {
+        "regex": "ab", "choices": ["ab"], "json_schema": {"type": "object"}, "lark": 'start: "ab"',
+        "gbnf": 'root ::= "ab"', "structural_tag": tag,
+    }  # fmt: skip
+    with rig() as made:
+        texts = {
+            kind: made.engine.generate(PROMPT, temperature=0, max_tokens=9, **{kind: source}).text
+            for kind, source in kinds.items()
+            if kind != "json_schema"  # needs more letters than the vocabulary has
+        }
+
+    assert set(kinds) == set(CONSTRAINT_KINDS)
+    assert set(texts.values()) == {"ab"}
