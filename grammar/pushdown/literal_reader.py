@@ -7,13 +7,14 @@ its sorting.
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from umbel.grammar.pushdown.leaves import NO_TAG, LiteralLeaf
-from umbel.grammar.pushdown.reading import DEAD, EMPTY_READING, Exits, Reading, reading_of, united
+from umbel.grammar.pushdown.reading import DEAD, Exits, Reading, reading_of, united
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.rules import UNREACHABLE
 
@@ -21,16 +22,19 @@ if TYPE_CHECKING:
     from umbel.grammar.vocabulary import Vocabulary
 
 _MAX_KEPT = 20_000
+_FEW = 600  # literals read one by one, each a look-up: quicker than a trie that is used once
 
 
 class LiteralTrie:
-    """The literals as a trie. Node 0 is the root; nodes are numbered as they are unfolded."""
+    """The literals as a trie. Node 0 is the root; a node gets its number when it is first reached."""
 
     def __init__(self, literals: tuple[tuple[bytes, int], ...]) -> None:
         self.texts = [text for text, _ in literals]
         self.tags = [tag for _, tag in literals]
-        self._ranges: list[tuple[int, int, int]] = [(0, len(literals), 0)]  # first, end, depth
-        self._children: list[dict[int, int] | None] = [None]
+        self._fresh = count(1)
+        self._numbers = {(0, len(literals), 0): 0}  # (first literal, end, depth) -> node
+        self._ranges = {0: (0, len(literals), 0)}
+        self._children: dict[int, dict[int, int]] = {}
 
     def tag(self, node: int) -> int:
         """The tag of the literal that ends at the node, or NO_TAG."""
@@ -41,33 +45,58 @@ class LiteralTrie:
         first, _, depth = self._ranges[node]
         return len(self.texts[first]) == depth
 
+    def is_final(self, node: int) -> bool:
+        """Whether no literal goes on."""
+        first, end, depth = self._ranges[node]
+        return end - first == 1 and len(self.texts[first]) == depth
+
     def members(self, node: int) -> tuple[range, int]:
         """The numbers of the literals that go through the node, and its depth."""
         first, end, depth = self._ranges[node]
         return range(first, end), depth
 
-    def children(self, node: int) -> dict[int, int]:
-        found = self._children[node]
-        if found is None:
-            found = self._children[node] = self._unfold(node)
-        return found
-
-    def _unfold(self, node: int) -> dict[int, int]:
+    def child(self, node: int, value: int) -> int | None:
+        """One child, without unfolding the others."""
+        known = self._children.get(node)
+        if known is not None:
+            return known.get(value)
         first, end, depth = self._ranges[node]
         texts = self.texts
-        prefix = texts[first][:depth]
-        at = first + (len(texts[first]) == depth)
-        found = {}
-        while at < end:
-            value = texts[at][depth]
-            stop = end
-            if value < 255 and texts[end - 1][depth] != value:
-                stop = bisect_left(texts, prefix + bytes([value + 1]), at, end)
-            # Appended before it is published: another thread may unfold the same node, to other numbers.
-            self._ranges.append((at, stop, depth + 1))
-            self._children.append(None)
-            found[value] = len(self._ranges) - 1
-            at = stop
+        wanted = texts[first][:depth] + bytes([value])
+        if end - first > 1:
+            first = bisect_left(texts, wanted, first, end)
+        if first == end or not texts[first].startswith(wanted):
+            return None
+        return self._node(first, self._stop(first, end, depth), depth + 1)
+
+    def children(self, node: int) -> dict[int, int]:
+        found = self._children.get(node)
+        if found is None:
+            first, end, depth = self._ranges[node]
+            at = first + (len(self.texts[first]) == depth)
+            found = {}
+            while at < end:
+                stop = self._stop(at, end, depth)
+                found[self.texts[at][depth]] = self._node(at, stop, depth + 1)
+                at = stop
+            self._children[node] = found
+        return found
+
+    def _stop(self, first: int, end: int, depth: int) -> int:
+        """The end of the literals that share with the first one its byte at `depth`."""
+        texts = self.texts
+        value = texts[first][depth]
+        if texts[end - 1][depth] == value:
+            return end
+        return bisect_left(texts, texts[first][:depth] + bytes([value + 1]), first, end)
+
+    def _node(self, first: int, end: int, depth: int) -> int:
+        key = (first, end, depth)
+        found = self._numbers.get(key)
+        if found is None:
+            fresh = next(self._fresh)
+            self._ranges[fresh] = key
+            found = self._numbers.setdefault(key, fresh)
         return found
 
 
@@ -90,13 +119,14 @@ class LiteralReader:
         return self._trie.tag(state)
 
     def step(self, state: int, value: int) -> int:
-        return self._trie.children(state).get(value, DEAD)
+        target = self._trie.child(state, value)
+        return DEAD if target is None else target
 
     def next_bytes(self, state: int) -> Iterable[int]:
         return self._trie.children(state)
 
     def is_final(self, state: int) -> bool:
-        return not self._trie.children(state)
+        return self._trie.is_final(state)
 
     def is_live(self, state: int) -> bool:
         if not self.has_gaps:
@@ -134,17 +164,37 @@ class LiteralReader:
         key = (state, residual)
         found = self._memo.get(key)
         if found is None:
-            ids, _, exits = self._walk(state, residual)
-            tag = self._trie.tag(state)
-            at_once: Exits = ((tag, residual),) if tag >= 0 else ()
-            all_exits = at_once + united(exits)
-            found = (
-                reading_of(self._vocabulary, ids, all_exits) if ids or all_exits else EMPTY_READING
-            )
+            numbers, _ = self._trie.members(state)
+            is_few = len(numbers) <= _FEW and not self.has_gaps
+            found = self._read_each(state, residual) if is_few else self._read_all(state, residual)
             if len(self._memo) >= _MAX_KEPT:
                 self._memo.clear()
             self._memo[key] = found
         return found
+
+    def _read_all(self, state: int, residual: Residual) -> Reading:
+        ids, _, exits = self._walk(state, residual)
+        tag = self._trie.tag(state)
+        at_once: Exits = ((tag, residual),) if tag >= 0 else ()
+        return reading_of(self._vocabulary, ids, at_once + united(exits))
+
+    def _read_each(self, state: int, residual: Residual) -> Reading:
+        """Put together from single literals, whose paths all leaves of the vocabulary share."""
+        trie, along = self._trie, residual.space.along
+        numbers, depth = trie.members(state)
+        ids: dict[int, None] = {}
+        at_once: Exits = ()
+        exits: dict[int, list[Residual]] = {}
+        for number in numbers:
+            text = trie.texts[number]
+            if len(text) == depth:
+                at_once = ((trie.tags[number], residual),)
+                continue
+            ended, rest = along(text[depth:] if depth else text, residual)
+            ids.update(ended)
+            if rest is not None:
+                exits.setdefault(trie.tags[number], []).append(rest)
+        return reading_of(self._vocabulary, list(ids), at_once + united(exits))
 
     def ends(
         self, state: int, residual: Residual

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from umbel.grammar.vocabulary import Vocabulary
 
 NodeArray = npt.NDArray[np.int32]
+_MAX_ALONG = 100_000  # literals read from residuals that are kept
 # The ids of the tokens that end with a byte, and what may follow it inside longer tokens.
 Edge = tuple[tuple[int, ...], "Residual | None"]
 
@@ -101,6 +102,7 @@ class ResidualSpace:
         self.inner_nodes = np.flatnonzero(trie.child_count)
         self._has_doubles = bool((trie.token_count > 1).any())
         self._by_node: dict[int, Residual] = {}
+        self._along: dict[tuple[bytes, Residual], tuple[dict[int, None], Residual | None]] = {}
         self._by_content: dict[bytes, Residual] = {}
         self.root = self._at_node(0)
 
@@ -112,6 +114,7 @@ class ResidualSpace:
         """Drop all residuals. What was read with them before must be dropped, too."""
         self._by_node.clear()
         self._by_content.clear()
+        self._along.clear()
         self.root = self._at_node(0)
 
     def ids_at(self, node: int) -> tuple[int, ...]:
@@ -180,6 +183,25 @@ class ResidualSpace:
         if len(residuals) == 1:
             return residuals[0]
         return self.of_nodes(np.sort(np.concatenate([r.nodes for r in residuals])))
+
+    def along(self, text: bytes, residual: Residual) -> tuple[dict[int, None], "Residual | None"]:
+        """One literal read from a residual: the tokens that end inside it or with it, and what follows it."""
+        key = (text, residual)
+        found = self._along.get(key)
+        if found is None:
+            ids: dict[int, None] = {}
+            rest: Residual | None = residual
+            for value in text:
+                edge = None if rest is None else rest.edge(value)
+                if edge is None:
+                    rest = None
+                    break
+                ids.update(dict.fromkeys(edge[0]))
+                rest = edge[1]
+            if len(self._along) >= _MAX_ALONG:
+                self._along.clear()
+            found = self._along[key] = (ids, rest)
+        return found
 
     def _at_node(self, node: int) -> Residual:
         made = Residual(self, None, node, int(self.trie.num_below[node]))
