@@ -122,6 +122,17 @@ def test_the_gauge_since_a_moment_holds_the_steps_after_it(tmp_path: Path) -> No
     assert reading.seconds == pytest.approx(after.all_steps.total_s - before.all_steps.total_s)
 
 
+def test_without_a_device_an_engine_is_compared_with_this_cpu() -> None:
+    with rig() as made:
+        made.engine.generate(PROMPT, GREEDY)
+        first, second = made.engine.gauge(), made.engine.gauge()
+
+    assert first.device.name == "cpu"
+    assert first.device == second.device
+    assert first.last is not None
+    assert 0 < first.last.bandwidth_share < 1
+
+
 def test_an_unknown_gauge_device_is_refused_with_what_is_accepted() -> None:
     with pytest.raises(InvalidRequest, match="expected one of h100"):
         EngineRig(gauge_device="abacus")
