@@ -15,15 +15,16 @@ _MAX_KEPT_FORCED = 10_000
 
 class Constraint:
     """A grammar compiled for one vocabulary. `key` is a content hash, `kind` the front end it came
-    from.
+    from. `warnings` says what the grammar asks for and the constraint does not enforce.
     """
 
-    __slots__ = ("_forced", "key", "kind", "machine")
+    __slots__ = ("_forced", "key", "kind", "machine", "warnings")
 
     def __init__(self, kind: str, key: str, machine: TokenMachine) -> None:
         self.kind = kind
         self.key = key
         self.machine = machine
+        self.warnings: tuple[str, ...] = ()  # set by the front end
         self._forced: dict[Config, ForcedText] = {}
 
     def start(self) -> "Matcher":

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, UnsupportedGrammar
+from umbel.grammar.errors import UnsatisfiableGrammar, UnsupportedGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.rules import RuleState
 from umbel.grammar.schema.assertions import read_parts
 from umbel.grammar.schema.digits import NumberStyle
 from umbel.grammar.schema.document import Document
+from umbel.grammar.schema.load import LoadedSchema
 from umbel.grammar.schema.lowering import Lowering
 from umbel.grammar.schema.reader import SchemaReader
 from umbel.grammar.schema.spacing import Whitespace, spacing_of
-from umbel.grammar.values.literals import Json
 from umbel.grammar.values.terms import Term
 
 _MAX_DOWNGRADES = 100
@@ -43,20 +43,17 @@ class SchemaGrammar:
 
 
 def read_schema(
-    schema: Json,
+    schema: LoadedSchema,
     options: SchemaOptions,
     limits: Limits,
     *,
-    text: str | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> SchemaGrammar:
-    """schema: plain JSON (see `load.load_schema`). text: its JSON, if at hand.
-
-    Raises `GrammarError` (malformed), `UnsupportedGrammar` (keyword, JSON Pointer, reason), `UnsatisfiableGrammar`,
+    """Raises `GrammarError` (malformed), `UnsupportedGrammar` (keyword, JSON Pointer, reason), `UnsatisfiableGrammar`,
     `CompileCancelled` when `cancelled()` returned True.
     """
-    has_identities = text is None or any(mark in text for mark in _IDENTITIES)
-    document = Document(schema, has_identities=has_identities)
+    has_identities = any(mark in schema.text for mark in _IDENTITIES)
+    document = Document(schema.value, has_identities=has_identities)
     ignored: dict[tuple[str, str], str] = {}
     while True:
         try:
@@ -130,5 +127,3 @@ def _reason(reader: SchemaReader, root: Term) -> str:
     names = sorted(reader.document.root) if isinstance(reader.document.root, dict) else []
     return f"its keywords ({', '.join(names[:12])}) contradict each other"
 
-
-_ = GrammarError

@@ -1,24 +1,28 @@
-"""What the caller gives (dict, bool, JSON text, Python type) to a plain JSON document with local
-references.
-"""
+"""What the caller gives (dict, bool, JSON text, Python type) to a plain JSON document."""
 
 import json
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
-from umbel.grammar.errors import GrammarError, UnsupportedGrammar
+from umbel.grammar.errors import GrammarError
 from umbel.grammar.limits import Limits
 
-Json = Any  # a JSON value as `json.loads` gives it
-_OLD_DRAFTS = ("draft-03", "draft-04", "draft-06", "draft-07")
+Json = Any  # a JSON value as `json.loads` gives it; fractions are Decimals, as they were written
 
 
-def load_schema(schema: Any, limits: Limits) -> Json:
-    """Returns a dict or bool that the caller's object does not share. Raises `GrammarError` for
-    anything else.
-    """
+@dataclass(frozen=True, slots=True)
+class LoadedSchema:
+    """value: a dict or bool that the caller's object does not share. text: its JSON."""
+
+    value: Json
+    text: str
+
+
+def load_schema(schema: Any, limits: Limits) -> LoadedSchema:
+    """Raises `GrammarError` for anything that is no schema."""
     text = schema if isinstance(schema, str) else _dump(_from_type(schema))
     if len(text) > limits.max_source_chars:
         raise GrammarError(
@@ -26,14 +30,14 @@ def load_schema(schema: Any, limits: Limits) -> Json:
             f"{limits.max_source_chars} allowed"
         )
     try:
-        loaded = json.loads(text, parse_constant=_refuse_constant)
+        loaded = json.loads(text, parse_constant=_refuse_constant, parse_float=Decimal)
     except (ValueError, RecursionError) as exc:
         raise GrammarError(f"the JSON Schema is not valid JSON: {exc}") from exc
     if not isinstance(loaded, dict | bool):
         raise GrammarError(
             f"a JSON Schema is an object or a boolean, got {type(loaded).__name__}", ""
         )
-    return loaded
+    return LoadedSchema(loaded, text)
 
 
 def _from_type(schema: Any) -> Json:
@@ -63,38 +67,3 @@ def _dump(schema: Json) -> str:
 
 def _refuse_constant(name: str) -> Json:
     raise ValueError(f"{name} is not JSON")
-
-
-class Document:
-    """A schema with its `$ref` targets."""
-
-    def __init__(self, root: Json) -> None:
-        self.root = root
-        declared = root.get("$schema", "") if isinstance(root, dict) else ""
-        # Up to draft 7 the keywords beside a $ref are ignored.
-        self.ref_stands_alone = any(draft in str(declared) for draft in _OLD_DRAFTS)
-
-    def resolve(self, ref: str, where: str) -> tuple[Json, str]:
-        """The schema a `$ref` points to, and its pointer. `where`: pointer of the `$ref` itself."""
-        if ref != "#" and not ref.startswith("#/"):
-            raise UnsupportedGrammar(
-                f"$ref {ref!r} does not point into this document by JSON Pointer ('#/...')",
-                where,
-                keyword="$ref",
-            )
-        target, pointer = self.root, unquote(ref[1:])
-        for part in pointer.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, dict) and name in target:
-                target = target[name]
-            elif isinstance(target, list) and name.isdecimal() and int(name) < len(target):
-                target = target[int(name)]
-            else:
-                raise GrammarError(f"$ref {ref!r} points to nothing", where, keyword="$ref")
-        return target, pointer
-
-
-def child(pointer: str, *names: str | int) -> str:
-    """The JSON Pointer of something below `pointer`."""
-    escaped = (str(name).replace("~", "~0").replace("/", "~1") for name in names)
-    return "/".join([pointer, *escaped])
