@@ -81,6 +81,7 @@ def install() -> None:
     _install_arithmetic()
     _install_conversions()
     _install_products()
+    _install_infinities()
     for reduction in (interpreter.ReduceOps, interpreter.ScanOps):
         reduction.apply_impl = _widened(reduction.apply_impl)
 
@@ -139,6 +140,17 @@ def _install_products() -> None:
         return dot(self, a, b, d, *options)
 
     Builder.create_dot = create_dot
+
+
+def _install_infinities() -> None:
+    """Let exponentials overflow to infinity in silence, as they do on the device."""
+    call = interpreter.GridExecutor.__call__
+
+    def call_quietly(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with np.errstate(over="ignore"):
+            return call(self, *args, **kwargs)
+
+    interpreter.GridExecutor.__call__ = call_quietly
 
 
 def _widened(apply: Callable[..., Any]) -> Callable[..., Any]:
