@@ -15,6 +15,7 @@ from umbel.frontend_dsl.program import Program, program
 from umbel.frontend_dsl.record import CallRecord
 from umbel.frontend_dsl.report import Totals, draw, totals
 from umbel.frontend_dsl.state import Forks, State
+from umbel.frontend_dsl.tools import Tool, tool
 
 __all__ = [
     "CallHandle",
@@ -29,6 +30,7 @@ __all__ = [
     "Site",
     "State",
     "TextDelta",
+    "Tool",
     "Totals",
     "VariableDone",
     "VariableFailed",
@@ -39,6 +41,7 @@ __all__ = [
     "program",
     "select",
     "system",
+    "tool",
     "totals",
     "user",
 ]

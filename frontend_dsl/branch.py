@@ -28,6 +28,12 @@ class Operation(Protocol):
         """The branch failed before or in this operation; called once, instead of finishing."""
 
 
+class Waiter(Protocol):
+    """Who waits for a signal: a suspended program, or a graph's nodes."""
+
+    def wake(self) -> None: ...
+
+
 class Signal:
     """Something that a program can wait for."""
 
@@ -35,13 +41,13 @@ class Signal:
 
     def __init__(self) -> None:
         self.is_set = False
-        self.waiting: list[Execution] = []
+        self.waiting: list[Waiter] = []
 
     def set(self) -> None:
         self.is_set = True
-        for execution in self.waiting:
-            execution.wake()
-        self.waiting.clear()
+        waiting, self.waiting = self.waiting, []
+        for waiter in waiting:
+            waiter.wake()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +111,23 @@ class Branch:
         error = self.execution.failure(cause, self.path, str(operation), operation.site)
         self._end_with(error)
 
+    def start_over(self) -> None:
+        """Forget everything; nothing may be outstanding. Only for the root."""
+        assert not self.is_busy and self.parent is None
+        self.variables, self.children, self.calls = {}, [], []
+        self.role, self.role_is_inherited, self.num_forks = None, False, 0
+        self.end, self.messages, self.open_message, self.error = None, (), None, None
+
     def abort(self, error: ProgramError) -> None:
         """Give up all that is outstanding; nothing happens if nothing is."""
         if self._current is not None or self._queue:
             self.is_started = True
             self._end_with(error)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was appended is still to be done."""
+        return self._current is not None or bool(self._queue)
 
     def extend(self, token_ids: list[int] | tuple[int, ...], text: str) -> None:
         self.end = Segment(self.end, token_ids, text)

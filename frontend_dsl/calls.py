@@ -31,6 +31,7 @@ class SamplingOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
+    skip_special_tokens: bool
     logprobs: int | None
     prompt_logprobs: int | None
 
@@ -42,6 +43,8 @@ class GenOptions(SamplingOptions, total=False):
     choices: Sequence[str] | None
     json_schema: Any  # a JSON value or a type with a schema
     lark: str | None
+    gbnf: str | None
+    structural_tag: Any
 
 
 class Expression:

@@ -10,18 +10,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from umbel.frontend_dsl.pending import EngineEvent, PendingCall, Ticket
 from umbel.runtime.errors import EngineError, InvalidRequest, UmbelError
 from umbel.runtime.outputs import Chunk
 
 if TYPE_CHECKING:
-    from umbel.frontend_dsl.branch import Branch
     from umbel.frontend_dsl.client import Client
     from umbel.frontend_dsl.execution import Execution
 
 Delivery = tuple[Ticket, EngineEvent]
+
+
+class Advancing(Protocol):
+    """A branch, or a lane of a graph."""
+
+    def advance(self) -> None: ...
+
+
 _ENCODED_TEXTS = 1024  # texts kept: the instances of a batch repeat their constant parts
 
 
@@ -36,7 +43,7 @@ class Driver:
         self._thread_id = threading.get_ident()
         self._live: dict[Execution, None] = {}
         self._runnable: deque[Execution] = deque()
-        self._branches: deque[Branch] = deque()
+        self._branches: deque[Advancing] = deque()
         self._ready: list[PendingCall] = []
         self._num_open_tickets = 0
 
@@ -68,7 +75,7 @@ class Driver:
             error = event.error if isinstance(event, Chunk) else event
             if isinstance(error, UmbelError):
                 self.settle(ticket)
-                ticket.call.branch.fail_current(error)
+                ticket.call.refuse(error)
             else:
                 ticket.call.on_event(ticket, event)
 
@@ -93,7 +100,7 @@ class Driver:
     def wake(self, execution: "Execution") -> None:
         self._runnable.append(execution)
 
-    def advance_later(self, branch: "Branch") -> None:
+    def advance_later(self, branch: Advancing) -> None:
         self._branches.append(branch)
 
     def enqueue(self, call: PendingCall) -> None:
@@ -130,6 +137,7 @@ class Driver:
     def _submit_ready(self) -> None:
         calls = [call for call in self._ready if not call.is_set]  # set: given up meanwhile
         self._ready = []
+        calls.sort(key=lambda call: -call.rank)  # stable: siblings stay together
         failed: dict[PendingCall, Exception] = {}
         try:
             with self.client.hold():
@@ -141,4 +149,4 @@ class Driver:
         except UmbelError as error:  # the end of `hold` was refused: none of them has begun
             failed = {call: failed.get(call, error) for call in calls}
         for call, cause in failed.items():
-            call.branch.fail_current(cause)
+            call.refuse(cause)

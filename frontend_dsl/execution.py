@@ -12,9 +12,12 @@ from umbel.frontend_dsl.events import Event
 from umbel.frontend_dsl.operations import Mark
 from umbel.runtime.errors import InvalidRequest
 
+from umbel.frontend_dsl.tools import CURRENT, ToolCall
+
 if TYPE_CHECKING:
     from umbel.frontend_dsl.client import Client
     from umbel.frontend_dsl.driver import Driver
+    from umbel.frontend_dsl.pending import PendingCall
 
 
 class Execution:
@@ -48,6 +51,9 @@ class Execution:
         self._events: list[Event] | None = [] if keep_events else None
         self._failures: list[ProgramError] = []
         self._abandoned_by: ProgramError | None = None
+        self._tool_calls: list[ToolCall] = []
+        self._recorded: dict[tuple[str, int], PendingCall] = {}  # of an earlier attempt
+        self._recorded_tools: list[ToolCall] = []
         self._greenlet = greenlet(self._run)
         # A new greenlet has an empty context; the program must see the caller's context variables.
         self._greenlet.gr_context = contextvars.copy_context()
@@ -106,7 +112,32 @@ class Execution:
             branch.add(mark)
             self.wait(mark.reached)
 
+    def start_over(self) -> None:
+        """Forget what was appended, but not what the calls gave: the program appends the same again
+        and goes on from where the attempt had come. Waits for what is outstanding.
+        """
+        for branch in list(self.branches):
+            self.settle(branch)
+        for tool_call in self._tool_calls:
+            self.wait(tool_call)
+        for branch in self.branches:
+            calls = {(branch.path, idx): call for idx, call in enumerate(branch.calls)}
+            self._recorded.update(calls)
+        self._recorded_tools, self._tool_calls = self._tool_calls, []
+        self._failures.clear()
+        self.branches = [self.root]
+        self.root.start_over()
+
     # For branches and calls.
+
+    def recorded(self, branch: str, index: int) -> "PendingCall | None":
+        return self._recorded.get((branch, index))
+
+    def note_tool(self, call: ToolCall) -> ToolCall | None:
+        """Take on a tool call; what it gave in an earlier attempt, if it was made there."""
+        index = len(self._tool_calls)
+        self._tool_calls.append(call)
+        return self._recorded_tools[index] if index < len(self._recorded_tools) else None
 
     def failure(
         self, cause: BaseException, branch: str, call: str | None, site: Site | None
@@ -156,6 +187,7 @@ class Execution:
         self._end()
 
     def _run(self) -> None:
+        CURRENT.set(self)  # the greenlet has a context of its own
         try:
             self.result = self._body(self)
             for branch in list(self.branches):
@@ -187,6 +219,9 @@ class Execution:
     def _abort(self, error: ProgramError) -> None:
         for branch in self.branches:
             branch.abort(error)
+        for call in self._tool_calls:
+            if not call.is_set:
+                call.fail(call.branch, error)
 
     def _end(self) -> None:
         self.is_over = True

@@ -21,7 +21,7 @@ from umbel.frontend_dsl.graph.values import fill, part_text
 from umbel.frontend_dsl.operations import AppendText, AppendTokens, CloseRole, ForkPoint, Mark
 from umbel.frontend_dsl.operations import OpenRole as OpenRoleOperation
 from umbel.frontend_dsl.pending import PendingCall
-from umbel.frontend_dsl.state import State
+from umbel.frontend_dsl.state import State, append_call
 from umbel.frontend_dsl.tools import Tool, ToolCall
 from umbel.runtime.errors import InvalidRequest, UmbelError
 
@@ -47,10 +47,11 @@ class Item:
 class Lane:
     """Items in program order; `branch` is there when its fork was reached."""
 
-    __slots__ = ("branch", "is_waiting", "items", "run")
+    __slots__ = ("branch", "is_waiting", "items", "name", "run")
 
-    def __init__(self, run: "GraphRun", branch: Branch | None) -> None:
+    def __init__(self, run: "GraphRun", name: str, branch: Branch | None) -> None:
         self.run = run
+        self.name = name
         self.branch = branch
         self.items: deque[Item] = deque()
         self.is_waiting = False  # a wake-up is under way or a signal will send one
@@ -77,10 +78,6 @@ class Waiting:
 
     def advance(self) -> None:
         self.run.decide(self.item)
-
-
-class Left(Exception):
-    """The run came to where only the program's Python code goes on."""
 
 
 class GraphRun:
@@ -113,10 +110,13 @@ class GraphRun:
         self._failed: tuple[Order, ProgramError] | None = None
         self._num_items = 0
         self._return: nodes.Return | None = None
+        self._patient: list[Lane] = []  # lanes that wait for all that comes before their item
         self._touched: dict[int, tuple[str, ...]] = {}
 
     def start(self) -> None:
-        self._place(self._items(self._graph.body, ()))
+        for item in self._items(self._graph.body, ()):
+            for name in item.lanes:
+                self._lane(name).items.append(item)
         for lane in list(self._lanes.values()):
             lane.wake()
         if self._num_items == 0:
@@ -132,23 +132,34 @@ class GraphRun:
         """Hand out the lane's items until one has to wait."""
         if lane.is_waiting or self.finished.is_set:
             return
+        if self._hand_out_lane(lane):
+            patient, self._patient = self._patient, []
+            for other in patient:
+                other.wake()
+        self._finish_if_done()
+
+    def _hand_out_lane(self, lane: Lane) -> bool:
+        """Whether the lane has moved on."""
+        has_moved = False
         while lane.items and not self.finished.is_set:
             item = lane.items[0]
             if isinstance(item.node, nodes.Decide | nodes.Loop):
+                if item.chosen is None and item not in self._readers:
+                    self._readers[item] = None
+                    self.decide(item)
                 if item.chosen is None:
-                    self._consider(item, lane)
-                if item.chosen is None:
-                    return
+                    return has_moved
                 lane.items.popleft()
-                lane.items.extendleft(reversed(item.chosen.get(self._lane(lane), [])))
-                continue
-            if not self._is_ready(item, lane):
-                return
-            lane.items.popleft()
-            self._readers.pop(item, None)
-            self._num_items -= 1
-            self._run_item(item)
-        self._finish_if_done()
+                lane.items.extendleft(reversed(item.chosen.get(lane.name, [])))
+            elif self._is_ready(item, lane):
+                lane.items.popleft()
+                self._readers.pop(item, None)
+                self._num_items -= 1
+                self._run_item(item)
+            else:
+                return has_moved
+            has_moved = True
+        return has_moved
 
     def decide(self, item: Item) -> None:
         """Choose the arm if the subject is there."""
@@ -157,7 +168,7 @@ class GraphRun:
         if item.chosen is not None or self.finished.is_set:
             return
         if not self._has_values(node, Waiting(self, item)):
-            return
+            return  # a loop begins without a value
         self._readers.pop(item, None)
         try:
             block = self._chosen(node)
@@ -165,35 +176,19 @@ class GraphRun:
             self._fail(item.order, error)
             return
         except UmbelError as error:
-            self._fail(item.order, self._refusal(error, "a decision", node))
+            self._fail(item.order, self._refusal(error, node))
             return
         self._num_items -= 1
-        item.chosen = {lane: [] for lane in item.lanes}
+        item.chosen = {}
         for inner in self._items(block, item.order):
             for lane in inner.lanes:
-                item.chosen[lane].append(inner)
-                self._lanes.setdefault(lane, self._new_lane(lane))
-        for name in item.lanes:
-            lane_ = self._lanes[name]
-            if not lane_.is_waiting:
-                lane_.wake()
+                item.chosen.setdefault(lane, []).append(inner)
+        for name in item.chosen.keys() - item.lanes:
+            # Branches whose names a loop makes: nothing of theirs can have been handed out.
+            self._lane(name).items.extendleft(reversed(item.chosen[name]))
+        for name in {*item.chosen, *item.lanes}:
+            self._lane(name).wake()
         self._finish_if_done()
-
-    def _consider(self, item: Item, lane: Lane) -> None:
-        if item not in self._readers:
-            self._readers[item] = None
-            self.decide(item)
-
-    def _place(self, items: Iterator[Item]) -> None:
-        for item in items:
-            for name in item.lanes:
-                lane = self._lanes.setdefault(name, self._new_lane(name))
-                lane.items.append(item)
-            # A decision is made as soon as its subject is there, wherever its lanes stand.
-        for lane in self._lanes.values():
-            for item in lane.items:
-                if isinstance(item.node, nodes.Decide | nodes.Loop) and self._graph.is_parallel:
-                    self._consider(item, lane)
 
     def _items(self, block: Block, prefix: Order) -> Iterator[Item]:
         for idx, node in enumerate(block):
@@ -215,11 +210,11 @@ class GraphRun:
             known = self._touched[id(node)] = tuple(sorted(inner or {RESULT}))
         return known
 
-    def _new_lane(self, name: str) -> Lane:
-        return Lane(self, self._branches.get(name))
-
-    def _lane(self, lane: Lane) -> str:
-        return next(name for name, other in self._lanes.items() if other is lane)
+    def _lane(self, name: str) -> Lane:
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = Lane(self, name, self._branches.get(name))
+        return lane
 
     # What an item waits for.
 
@@ -236,7 +231,9 @@ class GraphRun:
             self._readers[item] = None
             lane.is_waiting = True
             return False
-        return True
+        # What a tool does cannot be undone: it is not called before it is sure that it is reached.
+        is_tool = isinstance(node, nodes.CallTool) and not node.is_pure
+        return not is_tool or self._is_next(item, lane)
 
     @staticmethod
     def _is_free(node: AnyNode) -> bool:
@@ -251,6 +248,15 @@ class GraphRun:
             if not call.is_set:
                 call.waiting.append(waiter)
                 return False
+        return True
+
+    def _is_next(self, item: Item, lane: Lane) -> bool:
+        """Whether everything before it in the program's order has been handed out."""
+        others = [other for other in self._lanes.values() if other.items and other is not lane]
+        if any(other.items[0].order < item.order for other in others):
+            self._readers[item] = None
+            self._patient.append(lane)
+            return False
         return True
 
     def _is_joined(self, node: nodes.Join, lane: Lane) -> bool:
@@ -276,7 +282,7 @@ class GraphRun:
         except ProgramError as error:
             self._fail(item.order, error)
         except UmbelError as error:
-            self._fail(item.order, self._refusal(error, self._spell(node), node))
+            self._fail(item.order, self._refusal(error, node))
 
     def _hand_out(self, node: AnyNode) -> None:
         site = self._site(node)
@@ -326,7 +332,7 @@ class GraphRun:
 
     def _call(self, node: nodes.Call, expression: Gen | Select) -> None:
         branch = self._branches[node.branch]
-        call = State(branch).append_call(expression)
+        call = append_call(branch, expression, rank=node.rank)
         if node.name is not None:
             self._define((node.branch, node.name), call)
 
@@ -428,24 +434,18 @@ class GraphRun:
             return
         if self._failed is not None:
             order, error = self._failed
-            if all(item.order > order for item in self._readers):
+            heads = [lane.items[0] for lane in self._lanes.values() if lane.items]
+            if all(item.order >= order for item in heads):
                 self.error = error
                 self.finished.set()
         elif self._num_items == 0:
             self.finished.set()
 
-    def _refusal(self, cause: BaseException, call: str, node: AnyNode) -> ProgramError:
+    def _refusal(self, cause: BaseException, node: AnyNode) -> ProgramError:
         branch = getattr(node, "branch", "root")
         name, site = self.execution.name, self._site(node)
-        return ProgramError(cause, program=name, branch=branch, call=call, site=site)
+        return ProgramError(cause, program=name, branch=branch, call=None, site=site)
 
     def _site(self, node: AnyNode) -> Site:
         files = self._graph.files
         return Site(files[node.file] if node.file < len(files) else self._graph.name, node.line)
-
-    @staticmethod
-    def _spell(node: AnyNode) -> str | None:
-        if isinstance(node, nodes.Generate | nodes.Choose):
-            kind = "gen" if isinstance(node, nodes.Generate) else "select"
-            return f"{kind}({node.name!r})"
-        return f"{node.tool}(...)" if isinstance(node, nodes.CallTool) else None

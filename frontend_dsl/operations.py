@@ -28,6 +28,19 @@ class AppendText:
 
 
 @dataclass(slots=True, eq=False)
+class AppendTokens(AppendText):
+    """Text with its tokens, made ahead by the same tokenizer."""
+
+    token_ids: tuple[int, ...]
+
+    def start(self, branch: Branch) -> bool:
+        start_sequence(branch)
+        branch.extend(self.token_ids, self.text)
+        branch.execution.emit(TextDelta(branch.path, None, self.text))
+        return True
+
+
+@dataclass(slots=True, eq=False)
 class OpenRole:
     role: str
     site: Site

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from umbel.frontend_dsl.client import CallHandle
     from umbel.frontend_dsl.driver import Driver
 
-EngineEvent = Chunk | Score | UmbelError
+EngineEvent = Any  # Chunk, Score or UmbelError; of a tool: its ToolDone or UmbelError
 
 
 class Ticket:
@@ -52,6 +52,9 @@ class PendingCall(Signal):
         self.value: str | None = None
         self.error: ProgramError | None = None
         self.record: CallRecord | None = None  # there when the call is set
+        self.recorded: PendingCall | None = None  # the same call of an earlier attempt, done
+        self.rank = 0
+        self.text_token_ids: tuple[int, ...] = ()
         self._description = description
         self._tickets: list[Ticket] = []
 
@@ -59,6 +62,9 @@ class PendingCall(Signal):
         return self._description
 
     def start(self, branch: Branch) -> bool:
+        if self.recorded is not None:
+            self._repeat(self.recorded)
+            return True
         branch.execution.driver.enqueue(self)
         return False
 
@@ -69,6 +75,10 @@ class PendingCall(Signal):
     def on_event(self, ticket: Ticket, event: Any) -> None:
         """One engine event that is not an error."""
         raise NotImplementedError
+
+    def refuse(self, cause: BaseException) -> None:
+        """It failed with `cause`."""
+        self.branch.fail_current(cause)
 
     def fail(self, branch: Branch, error: ProgramError) -> None:
         """End with `error`; whatever still runs in the engine is cancelled."""
@@ -96,15 +106,25 @@ class PendingCall(Signal):
         self._tickets.clear()
 
     def _finish(self, record: CallRecord, token_ids: tuple[int, ...]) -> None:
-        assert record.text is not None
         self._tickets.clear()  # their handles would keep the engine alive
+        self._end(record, token_ids)
+        self.branch.resume()
+
+    def _repeat(self, recorded: "PendingCall") -> None:
+        if recorded.error is not None:
+            raise recorded.error.cause
+        assert recorded.record is not None
+        self._end(recorded.record, recorded.text_token_ids)
+
+    def _end(self, record: CallRecord, token_ids: tuple[int, ...]) -> None:
+        assert record.text is not None
         branch = self.branch
         branch.extend(token_ids, record.text)
+        self.text_token_ids = token_ids
         self.value = record.text
         self.record = record
         branch.execution.emit(VariableDone(branch.path, self.name, record.text, record))
         self.set()
-        branch.resume()
 
     def _emit_text(self, text: str) -> None:
         if text:

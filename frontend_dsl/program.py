@@ -1,17 +1,30 @@
 """`@umbel.program`: a Python function that appends to a state, and the faces to run it."""
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import aclosing
 from typing import Any, Unpack, overload
 
 from umbel.frontend_dsl.calls import SamplingOptions, check_options
 from umbel.frontend_dsl.client import Client
+from umbel.frontend_dsl.compiling import Compiled, Compiler
 from umbel.frontend_dsl.driver import Driver
 from umbel.frontend_dsl.events import Event, ProgramDone, ProgramFailed
 from umbel.frontend_dsl.execution import Execution
+from umbel.frontend_dsl.graph.nodes import Graph
+from umbel.frontend_dsl.lowering import GraphRun
+from umbel.frontend_dsl.passes.pipeline import NAMES as PASS_NAMES
 from umbel.frontend_dsl.session import AsyncInbox, Inbox, drive, drive_async, run_many, run_one
 from umbel.frontend_dsl.state import State
+from umbel.frontend_dsl.tracing.arguments import string_paths
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SamplingParams
 
@@ -26,7 +39,9 @@ class Program:
     set by `with_defaults`.
     """
 
-    def __init__(self, function: Callable[..., Any], defaults: Mapping[str, Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], defaults: Mapping[str, Any], *, is_eager: bool = False
+    ) -> None:
         if not callable(function):
             raise InvalidRequest(f"@program takes a function, not {function!r}")
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
@@ -38,6 +53,8 @@ class Program:
         self.function = function
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self.defaults = dict(defaults)
+        self.is_eager = is_eager
+        self._compiler = Compiler(self)
         self.__doc__ = function.__doc__
         self._signature = inspect.signature(function)
         if not self._signature.parameters:
@@ -61,7 +78,59 @@ class Program:
         """The same program with other sampling defaults, for instance
         `judge.with_defaults(temperature=0)`.
         """
-        return Program(self.function, {**self.defaults, **_checked(options)})
+        defaults = {**self.defaults, **_checked(options)}
+        return Program(self.function, defaults, is_eager=self.is_eager)
+
+    def eager(self) -> "Program":
+        """The same program, never compiled: every run calls the function on the engine."""
+        return Program(self.function, self.defaults, is_eager=True)
+
+    def compile(
+        self,
+        *,
+        passes: Collection[str] = PASS_NAMES,
+        reads_result_only: bool = False,
+        **arguments: Any,
+    ) -> Compiled:
+        """The program as a graph. `arguments` become part of it; the strings that are not given stay
+        open. What has no graph says why (`reasons`), and runs eagerly with the same meaning.
+
+        A run does this by itself when it first meets arguments of a new shape, and keeps the result.
+        Raises `InvalidRequest` for a parameter that is neither given, nor a string, nor has a
+        default.
+        """
+        open_, fixed = {}, []
+        for name, parameter in list(self._signature.parameters.items())[1:]:
+            if name in arguments:
+                open_[name] = arguments[name]
+                fixed += string_paths(arguments[name], (name,))
+            elif parameter.annotation in (str, "str", parameter.empty):
+                if parameter.default is parameter.empty:
+                    open_[name] = ""
+            elif parameter.default is parameter.empty:
+                raise InvalidRequest(
+                    f"compile() needs {name}=...: it is no string, so the graph depends on it"
+                )
+        unknown = sorted(arguments.keys() - open_.keys())
+        if unknown:
+            raise InvalidRequest(f"{self.name}{self._signature} has no parameter {unknown[0]!r}")
+        return self._compiler.compiled(
+            open_, passes=passes, fixed=fixed, reads_result_only=reads_result_only
+        )
+
+    @property
+    def graph(self) -> Graph:
+        """`compile().graph`. Raises `InvalidRequest` with the reason if there is none."""
+        compiled = self.compile()
+        if compiled.graph is None:
+            raise InvalidRequest(f"program {self.name!r} has no graph: it {compiled}")
+        return compiled.graph
+
+    def explain(self) -> str:
+        """What was compiled, what each pass did, and what runs in Python: why, file and line."""
+        if self.is_eager:
+            return f"{self.name} runs eagerly: eager() was asked for"
+        return self._compiler.explain()
 
     def run(self, engine: Client, /, **arguments: Any) -> State:
         """Run to the end. Raises `ProgramError` when the program, or a call whose error it never
@@ -157,6 +226,10 @@ class Program:
                     f"{error}; the program is {self.name}{self._signature} "
                     "(the state is given by the run)"
                 ) from error
+            compiled = None if self.is_eager else self._compiler.compiled(arguments)
+            if compiled is not None and compiled.traced is not None:
+                if not (keep_events and compiled.has_leave):  # its events could not be taken back
+                    return self._run_compiled(execution, compiled, arguments)
             return self.function(State(execution.root), **arguments)
 
         code = getattr(inspect.unwrap(self.function), "__code__", None)
@@ -164,6 +237,23 @@ class Program:
         return Execution(
             self.name, file, body, driver, defaults=self.defaults, keep_events=keep_events
         )
+
+    def _run_compiled(
+        self, execution: Execution, compiled: Compiled, arguments: Mapping[str, Any]
+    ) -> object:
+        traced = compiled.traced
+        assert traced is not None
+        graph = self._compiler.bound(compiled, execution.client)
+        run = GraphRun(execution, graph, arguments, traced.types, traced.tools)
+        run.start()
+        execution.wait(run.finished)
+        if run.error is not None:
+            run.error.was_seen = True
+            raise run.error
+        if run.left is None:
+            return run.result()
+        execution.start_over()
+        return self.function(State(execution.root), **arguments)
 
     def _drive(
         self,

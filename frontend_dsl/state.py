@@ -166,11 +166,8 @@ class State:
         if isinstance(value, str):
             if value:
                 branch.add(AppendText(value, site))
-        elif isinstance(value, Gen):
-            params = SamplingParams(**{**branch.execution.defaults, **value.options})
-            self._add_call(value.name, GenCall(branch, value, params))
-        elif isinstance(value, Select):
-            self._add_call(value.name, SelectCall(branch, value))
+        elif isinstance(value, Gen | Select):
+            append_call(branch, value)
         elif isinstance(value, Sum):
             for term in value.terms:
                 self._append(term, site)
@@ -183,21 +180,6 @@ class State:
                 f"cannot append {type(value).__name__} {value!r} to a program's state; "
                 "append text (str(...)), gen, select or a message"
             )
-
-    def _add_call(self, name: str | None, call: PendingCall) -> None:
-        branch = self._branch
-        if name is not None:
-            other = branch.variables.get(name)
-            # A child may use a parent's name again: it is another branch.
-            if other is not None and other.branch is branch:
-                cause = InvalidRequest(
-                    f"the variable {name!r} exists already: {other} at {other.site}; "
-                    f'use another name (in a loop: f"{name}{{i}}") or a fork'
-                )
-                raise self._refusal(cause, str(call), call.site)
-            branch.variables[name] = call
-        branch.calls.append(call)
-        branch.add(call)
 
     def _call(self, name: str) -> PendingCall:
         call = self._branch.variables.get(name)
@@ -223,8 +205,41 @@ class State:
             raise branch.error
 
     def _refusal(self, cause: BaseException, call: str, site: Site) -> ProgramError:
-        execution, path = self._branch.execution, self._branch.path
-        return ProgramError(cause, program=execution.name, branch=path, call=call, site=site)
+        return _refusal(self._branch, cause, call, site)
+
+
+def append_call(branch: Branch, expression: Gen | Select, *, rank: int = 0) -> PendingCall:
+    """Append a call to `branch`; what `s += gen(...)` and the nodes of a graph do.
+
+    Of the calls that are ready together those of higher `rank` are submitted first.
+    """
+    call: PendingCall
+    if isinstance(expression, Gen):
+        options = {**branch.execution.defaults, **expression.options}
+        call = GenCall(branch, expression, SamplingParams(**options))
+    else:
+        call = SelectCall(branch, expression)
+    call.rank = rank
+    name = expression.name
+    if name is not None:
+        other = branch.variables.get(name)
+        # A child may use a parent's name again: it is another branch.
+        if other is not None and other.branch is branch:
+            cause = InvalidRequest(
+                f"the variable {name!r} exists already: {other} at {other.site}; "
+                f'use another name (in a loop: f"{name}{{i}}") or a fork'
+            )
+            raise _refusal(branch, cause, str(call), call.site)
+        branch.variables[name] = call
+    call.recorded = branch.execution.recorded(branch.path, len(branch.calls))
+    branch.calls.append(call)
+    branch.add(call)
+    return call
+
+
+def _refusal(branch: Branch, cause: BaseException, call: str, site: Site) -> ProgramError:
+    program = branch.execution.name
+    return ProgramError(cause, program=program, branch=branch.path, call=call, site=site)
 
 
 class RoleContext:

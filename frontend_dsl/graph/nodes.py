@@ -79,7 +79,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", omit_def
 
 
 class Say(Node, frozen=True, kw_only=True, tag="text"):
-    """Append text. `token_ids` is made by the pre-tokenizing pass for constant text."""
+    """Append text. `token_ids` is made by a pass for constant text, for one tokenizer; it is not
+    part of a stored graph.
+    """
 
     branch: str
     parts: Template
@@ -92,6 +94,7 @@ class Generate(Node, frozen=True, kw_only=True, tag="gen"):
     branch: str
     name: str | None = None
     options: dict[str, Any] = {}  # msgspec copies; values are JSON, checked by SamplingParams
+    rank: int = 0  # set by a pass: calls that wait for this one, one after another
 
 
 class Choose(Node, frozen=True, kw_only=True, tag="select"):
@@ -103,6 +106,7 @@ class Choose(Node, frozen=True, kw_only=True, tag="select"):
     method: str = "token_length_normalized"
     temperature: float = 0.0
     seed: int | None = None
+    rank: int = 0
 
 
 class Fork(Node, frozen=True, kw_only=True, tag="fork"):
@@ -276,7 +280,7 @@ def reads_of(node: AnyNode) -> list[tuple[str, str]]:
         data = [node.value]
     elif isinstance(node, CallTool):
         data = [value for _, value in node.arguments]
-    elif isinstance(node, Decide | Loop) and isinstance(node.subject, Ref):
+    elif isinstance(node, Decide) and isinstance(node.subject, Ref):
         found.append((node.subject.branch, node.subject.name))
     for leaf in (leaf for value in data for leaf in _leaves(value)):
         if isinstance(leaf, Decoded):

@@ -24,6 +24,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Leave,
     Loop,
     Mapping,
+    Say,
     Sequence,
     blocks_of,
     templates_of,
@@ -119,6 +120,8 @@ def _cost(node: AnyNode, graph: Graph) -> dict[str, int]:
 def _check_node(node: AnyNode, graph: Graph, limits: GraphLimits) -> None:
     if not 0 <= node.file <= len(graph.files):
         raise InvalidRequest(f"a node names file {node.file} of {len(graph.files)}")
+    if isinstance(node, Say) and node.token_ids is not None:
+        raise InvalidRequest("a stored graph has no token ids: they belong to one tokenizer")
     if isinstance(node, Fork):
         _bound("max_width", len(node.children), limits.max_width, "branches of one fork")
     elif isinstance(node, Choose):

@@ -3,8 +3,8 @@
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from umbel.frontend_dsl.tracing.path import Path
 from umbel.frontend_dsl.graph.nodes import Arg
+from umbel.frontend_dsl.tracing.path import Path
 from umbel.frontend_dsl.tracing.snapshot import freeze
 from umbel.frontend_dsl.tracing.symbols import Symbol
 
@@ -28,6 +28,17 @@ def shape(arguments: Mapping[str, Any], fixed: frozenset[ArgPath]) -> Hashable:
 def symbols(arguments: Mapping[str, Any], fixed: frozenset[ArgPath], path: Path) -> dict[str, Any]:
     """`arguments` with new containers, and symbols for the open strings."""
     return {name: _symbols(value, (name,), fixed, path) for name, value in arguments.items()}
+
+
+def string_paths(value: Any, at: ArgPath) -> list[ArgPath]:
+    """Where in `value`, which stands at `at`, there are strings."""
+    if isinstance(value, str):
+        return [at]
+    if isinstance(value, list | tuple):
+        return [p for i, item in enumerate(value) for p in string_paths(item, (*at, i))]
+    if isinstance(value, dict):
+        return [p for key, item in value.items() for p in string_paths(item, (*at, key))]
+    return []
 
 
 def _shape(value: Any, at: ArgPath, fixed: frozenset[ArgPath], budget: list[int]) -> Hashable:

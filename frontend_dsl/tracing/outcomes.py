@@ -24,7 +24,7 @@ def gen_outcomes(options: Mapping[str, Any], limit: int) -> tuple[str, ...] | No
     engine refuses limits that no outcome fits, and a decision that meets another text leaves the
     graph.)
     """
-    if any(options.get(name) for name in ("stop", "stop_token_ids")):
+    if any(options.get(name) for name in ("stop", "stop_token_ids", "ignore_eos")):
         return None
     choices = options.get("choices")
     if choices is not None:

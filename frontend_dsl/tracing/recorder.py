@@ -62,7 +62,7 @@ class TraceState:
         return Symbol(self._path, (nodes.Ref(branch, owned),))
 
     def __contains__(self, name: object) -> bool:
-        return self._path.get(("variable", self._branch, name)) is not None
+        return isinstance(name, str) and self._find(name) is not None
 
     def json(self, name: str) -> "TraceJson":
         return TraceJson(self._path, self._owner(name))
@@ -76,13 +76,8 @@ class TraceState:
         number = self._count("forks")
         names = tuple(f"{self._branch}/fork{number}[{idx}]" for idx in range(width))
         role = path.get(("role", self._branch))
-        inherited = [*self._names()]
         for name in names:
             path.set(("role", name), (role[0], True) if isinstance(role, tuple) else None)
-            path.set(("names", name), tuple(inherited))
-            for variable in inherited:
-                owner = path.get(("variable", self._branch, variable))
-                path.set(("variable", name, variable), owner)
         path.add(nodes.Fork(branch=self._branch, children=names, **recording.where()))
         return TraceForks([recording.state(name) for name in names], recording)
 
@@ -207,24 +202,33 @@ class TraceState:
         if name is None:
             return (self._branch, "")
         key = ("variable", self._branch, name)
-        known = self._path.get(key)
-        if isinstance(known, tuple) and known[0] == self._branch:
+        if self._path.get(key) is not None:
             raise InvalidRequest(f"the variable {name!r} exists already")
-        self._path.set(key, (self._branch, name))
-        self._path.set(("names", self._branch), (*self._names(), name))
+        num_forks = self._path.get(("forks", self._branch))
+        self._path.set(key, num_forks if isinstance(num_forks, int) else 0)
         return (self._branch, name)
 
     def _owner(self, name: str) -> Owner:
         if has_symbol(name):
             self._leave("the name of a variable is not known yet")
-        owner = self._path.get(("variable", self._branch, name))
-        if not isinstance(owner, tuple):
+        owner = self._find(name)
+        if owner is None:
             raise InvalidRequest(f"there is no variable {name!r} here")
-        return (owner[0], owner[1])
+        return owner
 
-    def _names(self) -> tuple[str, ...]:
-        names = self._path.get(("names", self._branch))
-        return names if isinstance(names, tuple) else ()
+    def _find(self, name: str) -> Owner | None:
+        """Who made the variable: this branch, or a parent before it forked. Looked up late, so that
+        paths with different variables can meet while nobody asks for those.
+        """
+        branch, before = self._branch, None
+        while True:
+            num_forks = self._path.get(("variable", branch, name))
+            if isinstance(num_forks, int) and (before is None or num_forks < before):
+                return (branch, name)
+            branch, fork, number = branch.rpartition("/fork")
+            if not fork:
+                return None
+            before = int(number.partition("[")[0])
 
     def _count(self, what: str) -> int:
         key = (what, self._branch)

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from umbel.frontend_dsl import assistant, gen, image, program, select, system, user
+    from umbel.frontend_dsl import assistant, gen, image, program, select, system, tool, user
     from umbel.runtime.config import EngineConfig
     from umbel.runtime.engine import Engine
     from umbel.runtime.errors import UmbelError
@@ -29,6 +29,7 @@ _HOME = {
     "program": "umbel.frontend_dsl",
     "select": "umbel.frontend_dsl",
     "system": "umbel.frontend_dsl",
+    "tool": "umbel.frontend_dsl",
     "user": "umbel.frontend_dsl",
 }
 
@@ -44,6 +45,7 @@ __all__ = [
     "program",
     "select",
     "system",
+    "tool",
     "user",
 ]
 

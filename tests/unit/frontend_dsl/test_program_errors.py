@@ -272,13 +272,17 @@ def test_ctrl_c_cancels_what_is_outstanding_and_goes_on_to_the_caller() -> None:
     def interrupt() -> None:
         while not client.open_calls:
             time.sleep(0.001)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        # One that comes just before the thread goes to sleep does not wake it: press again.
+        while not is_over.wait(0.5):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
+    is_over = threading.Event()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         waits.run(client)
+    is_over.set()
     thread.join()
     signal.signal(signal.SIGINT, before)
 

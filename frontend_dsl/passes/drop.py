@@ -1,0 +1,118 @@
+"""Leave out what nobody reads.
+
+After a run its state can be read: every text and every call. So only tools that are declared pure go
+by default. Where the caller takes the result alone, calls whose value is not read and whose text is
+in no later call's prefix go, too, and with them texts at the ends of branches. A call that is left
+out cannot fail: that is the one difference.
+"""
+
+import msgspec
+
+from umbel.frontend_dsl.graph.nodes import (
+    TOOLS,
+    AnyNode,
+    Block,
+    CallTool,
+    Choose,
+    CloseRole,
+    Decide,
+    Fork,
+    Generate,
+    Graph,
+    Join,
+    Leave,
+    Loop,
+    OpenRole,
+    Say,
+    blocks_of,
+    reads_of,
+    walk,
+    with_blocks,
+)
+
+Reads = set[tuple[str, str]]
+
+
+def drop_pure_tools(graph: Graph) -> tuple[Graph, str]:
+    """Drop calls of pure tools whose results nobody reads."""
+    before = sum(1 for _ in walk(graph.body))
+    while True:
+        body = _without_tools(graph.body, _reads(graph))
+        if body == graph.body:
+            break
+        graph = msgspec.structs.replace(graph, body=body)
+    dropped = before - sum(1 for _ in walk(graph.body))
+    return graph, f"{dropped} calls of pure tools whose results nobody reads are left out"
+
+
+def drop_unread(graph: Graph) -> tuple[Graph, str]:
+    """Drop all that does not matter for what the program returns."""
+    graph, _ = drop_pure_tools(graph)
+    if any(isinstance(node, Leave) for node in walk(graph.body)):
+        return graph, "nothing is left out: a path goes on in Python, which may read anything"
+    before = _num_calls(graph)
+    while True:
+        body, _ = _alive(graph.body, frozenset(), _reads(graph))
+        if body == graph.body:
+            break
+        graph = msgspec.structs.replace(graph, body=body)
+    dropped = before - _num_calls(graph)
+    return graph, f"{dropped} calls that do not matter for the result are left out"
+
+
+def _num_calls(graph: Graph) -> int:
+    return sum(isinstance(node, Generate | Choose) for node in walk(graph.body))
+
+
+def _reads(graph: Graph) -> Reads:
+    found = {value for node in walk(graph.body) for value in reads_of(node)}
+    for node in walk(graph.body):
+        if isinstance(node, Loop):
+            found.add((node.subject.branch, node.subject.name))
+    return found
+
+
+def _without_tools(block: Block, reads: Reads) -> Block:
+    return tuple(
+        with_blocks(node, [_without_tools(inner, reads) for inner in blocks_of(node)])
+        for node in block
+        if not (isinstance(node, CallTool) and node.is_pure and (TOOLS, node.id) not in reads)
+    )
+
+
+def _alive(
+    block: Block, live: frozenset[str], reads: Reads
+) -> tuple[Block, frozenset[str]]:
+    """`live`: branches whose text so far is read by something after the block."""
+    kept: list[AnyNode] = []
+    for node in reversed(block):
+        if isinstance(node, Decide):
+            arms = [_alive(body, live, reads) for body in blocks_of(node)]
+            node = with_blocks(node, [body for body, _ in arms])
+            live = live.union(*(ends for _, ends in arms))
+            if not any(blocks_of(node)):
+                continue
+        elif isinstance(node, Loop):
+            live |= {branch for inner in walk(node.body) for branch in _branches(inner)}
+        elif isinstance(node, Generate | Choose):
+            if node.branch not in live and (node.branch, node.name or "") not in reads:
+                continue
+            live |= {node.branch}
+        elif isinstance(node, Say | OpenRole | CloseRole):
+            if node.branch not in live:
+                continue
+        elif isinstance(node, Fork):
+            if not live.intersection(node.children):
+                continue
+            live |= {node.branch}
+        elif isinstance(node, Join):
+            continue
+        kept.append(node)
+    return tuple(reversed(kept)), live
+
+
+def _branches(node: AnyNode) -> tuple[str, ...]:
+    if isinstance(node, Fork):
+        return (node.branch, *node.children)
+    branch = getattr(node, "branch", None)
+    return (branch,) if isinstance(branch, str) else ()
