@@ -4,6 +4,7 @@ Declared properties come in the order of declaration, or in any order if so chos
 between them. No name comes twice, and none that would leave the object impossible to complete.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
@@ -57,29 +58,35 @@ class ObjectPlan:
         self.atom = atom
         self.lowering = lowering
         self._has = lowering.reader.emptiness.has_member
+        self._counts = atom.high is not None or atom.low > len(atom.required)
+        self.is_simple = not (atom.some or self._counts or atom.implies)
+        self._is_prepared = False
+
+    def _prepare(self) -> None:
+        """What only texts need; most objects of a large schema are never met."""
+        if self._is_prepared:
+            return
+        atom, lowering = self.atom, self.lowering
         fields = self._refined()
         dependent = [name for left, right in atom.implies for name in (left, *right)]
         declared = list(dict.fromkeys((*fields.named, *atom.required, *dependent)))
-        self._slot_fields = fields
-        slots = {name: self._slot(fields.get(name), name) for name in declared}
-        self.names = [name for name in declared if self._has(slots[name].term)]
+        terms = [fields.get(name) for name in declared]
+        possible = [index for index, term in enumerate(terms) if self._has(term)]
+        self.names = [declared[index] for index in possible]
         self.position = {name: index for index, name in enumerate(self.names)}
-        self.slots = [slots[name] for name in self.names]
+        self.slots = [self._slot(terms[index], declared[index]) for index in possible]
         required = set(atom.required)
         self.required = [name in required for name in self.names]
         self.required_positions = frozenset(i for i, flag in enumerate(self.required) if flag)
         self._next_required = self._required_from()
-        self.spelled = [spell_text(name) for name in self.names]
         self._dependent = frozenset(dependent)
-        self._banned = [(spell_text(name), NO_TAG) for name in declared]
         self.kinds = list(self._open_kinds(fields))
-        self._is_simple = not (
-            atom.some or atom.high is not None or atom.low > len(atom.required) or atom.implies
-        )
-        self._counts = atom.high is not None or atom.low > len(atom.required)
+        self.spelled = [spell_text(name) for name in self.names]
+        self._banned = [(spell_text(name), NO_TAG) for name in declared] if self.kinds else []
         self.ways = ObjectWays(atom, lowering.algebra, self._has)
         self._key_leaves: dict[tuple[int, ...], Leaf] = {}
         self._extra_leaves: dict[frozenset[bytes], list[Leaf]] = {}
+        self._is_prepared = True
 
     def _refined(self) -> Fields:
         """The fields, divided so finely that each obligation asks one thing of every kind of name."""
@@ -96,8 +103,8 @@ class ObjectPlan:
         limits = self.lowering.reader.limits
         rest: CharDfa | None = None
         for language, term in fields.classes:
-            example = languages.some_texts(language, 1)[0]
             if self._has(term):
+                example = languages.some_texts(language, 1)[0] if self.atom.some else ""
                 yield language, self._slot(term, example)
             rest = languages.without(rest or languages.ANY_TEXT, language, limits)
         if self._has(fields.default) and not (rest is not None and rest.is_empty):
@@ -116,14 +123,20 @@ class ObjectPlan:
 
     def children(self) -> Iterator[Term]:
         """Every term that a property can have."""
+        fields = self.atom.fields
+        if not self.atom.some:
+            yield from filter(self._has, fields.named.values())
+            yield from (term for _, term in fields.classes if self._has(term))
+            if self._has(fields.default):
+                yield fields.default
+            return
+        self._prepare()
         everything = tuple(range(len(self.atom.some)))
         for slot in (*self.slots, *(slot for _, slot in self.kinds)):
-            if not slot.some:
-                yield slot.term
-            else:
-                yield from (term for term, _ in self.options(slot, everything))
+            yield from (term for term, _ in self.options(slot, everything))
 
     def head(self) -> Head:
+        self._prepare()
         at: int | frozenset[int] = frozenset() if self.lowering.any_order else 0
         progress = Progress(at, pending=tuple(range(len(self.atom.some))))
         start = ObjectState(self, progress, is_open=True)
@@ -223,7 +236,7 @@ class ObjectPlan:
         return min(progress.count + 1, bound)
 
     def completes(self, progress: Progress) -> bool:
-        if self._is_simple:
+        if self.is_simple:
             return True
         if any(self.is_gone(progress, name) for name in progress.needed):
             return False
@@ -325,7 +338,7 @@ class KeyState(RuleState):
     def _heads(self) -> Iterator[Head | RecordedHead]:
         plan, progress = self._plan, self._progress
         positions = tuple(plan.candidates(progress))
-        if not plan._is_simple:  # noqa: SLF001  # the plan's own state
+        if not plan.is_simple:
             positions = tuple(index for index in positions if self._declared(index))
         if positions:
             leaf = plan.key_leaf(positions)
@@ -371,7 +384,7 @@ class KeyState(RuleState):
         plan, progress = self._plan, self._progress
         colon = measure.leaf(plan.lowering.spacing.colon)
         missing = plan.missing(progress)
-        if plan._is_simple and missing and not isinstance(progress.at, int):  # noqa: SLF001
+        if plan.is_simple and missing and not isinstance(progress.at, int):
             return self._sum_cost(missing, colon, measure)
         for index in self._cheap_order(missing):
             ways = self._declared(index)
@@ -449,8 +462,6 @@ class ChoiceState(RuleState):
 
 
 def _decoded(text: bytes) -> str:
-    import json
-
     value = json.loads(text)
     assert isinstance(value, str)
     return value

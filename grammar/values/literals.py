@@ -1,8 +1,8 @@
 """Single JSON values: exact numbers, equality as JSON Schema has it, and how a value is written."""
 
-import json
 from decimal import Decimal
 from fractions import Fraction
+from json.encoder import encode_basestring
 from typing import Any
 
 from umbel.grammar.errors import GrammarError
@@ -39,7 +39,7 @@ def canonical(value: Json) -> str:
 
 def spell_text(text: str) -> bytes:
     """The JSON string as `json.dumps(ensure_ascii=False)` writes it: the one spelling of constrained strings."""
-    return json.dumps(text, ensure_ascii=False).encode()
+    return encode_basestring(text).encode()
 
 
 def spell_number(value: Fraction) -> list[str]:
