@@ -3,8 +3,9 @@
     python benchmarks/grammar_lark.py tokenizer.json[.xz] [--grammar sql]
 
 Per token: fill the mask, advance. Three passes over the texts of every grammar:
-cold: the grammar is new to the process (and the vocabulary has served a JSON Schema before); anew: compiled
-again, its leaves are known to the vocabulary; reused: a second request of the same compiled grammar.
+cold: the grammar is new to the process (the vocabulary has served a JSON Schema before);
+anew: compiled again, its leaves are known to the vocabulary;
+reused: a second request of the same compiled grammar.
 CPU time of the thread in microseconds, without automatic garbage collection.
 """
 
@@ -154,7 +155,8 @@ def main() -> None:
     gc.freeze()
     gc.disable()
     print(
-        f"{'grammar':12} {'engine':11} {'tokens':>6} {'compile ms':>10}  cold avg/p50/max      anew avg  reused avg"
+        f"{'grammar':12} {'engine':11} {'tokens':>6} {'compile ms':>10}  "
+        "cold avg/p50/max      anew avg  reused avg"
     )
     for name in options.grammar or _NAMES:
         measure(name, engines, tokenizer)
@@ -184,7 +186,8 @@ def measure(
     if "llguidance" in averages:
         ratios = [a / b for a, b in zip(averages["umbel"], averages["llguidance"], strict=True)]
         print(
-            f"{'':12} {'ratio':11} cold {ratios[0]:.2f}x  anew {ratios[1]:.2f}x  reused {ratios[2]:.3f}x"
+            f"{'':12} {'ratio':11} cold {ratios[0]:.2f}x  anew {ratios[1]:.2f}x  "
+            f"reused {ratios[2]:.3f}x"
         )
 
 

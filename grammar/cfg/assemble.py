@@ -32,6 +32,7 @@ from umbel.grammar.pushdown.rules import RuleState
 _COUNTED_FROM = 12  # repetitions of rules with more copies are counted instead of unrolled
 _MAX_RULES = 20_000
 _MAX_REMOVED_STATES = 50_000
+_MAX_ARGUMENT_PARTS = 500
 
 Shift = Terminal | TokenLeaf | RuleState
 Given = TypeVar("Given")
@@ -135,8 +136,8 @@ class _Assembler:
         found = without_left_recursion(rules, _MAX_REMOVED_STATES)
         if found is None:
             raise self.grammar.source.unsupported(
-                "left recursion through a counted repetition, or through too many rules at once; "
-                "write the repetition as x* or put something before it",
+                "left recursion through too many rules, or through a repetition with a large "
+                "count; write the repetition as x* or put something before it",
                 self._at(self.grammar.start),
                 "left recursion",
             )
@@ -279,6 +280,13 @@ class _Assembler:
         key = (ref.name, ref.arguments)
         rule = self._rules.get(key)
         if rule is None:
+            if any(is_larger_than(argument, _MAX_ARGUMENT_PARTS) for argument in ref.arguments):
+                raise self.grammar.source.unsupported(
+                    f"an argument of template {ref.name} has more than {_MAX_ARGUMENT_PARTS} "
+                    "parts; a template must not call itself with ever larger arguments",
+                    ref.at,
+                    "template",
+                )
             rule = self._rules[key] = self._new_draft(ref.name)
             body = definition.body
             if definition.params:
@@ -368,6 +376,14 @@ def references(expression: Expression) -> list[ex.Ref]:
             found.append(part)
         pending += _parts(part)
     return found
+
+
+def is_larger_than(expression: Expression, num_parts: int) -> bool:
+    pending = [expression]
+    while pending and num_parts >= 0:
+        pending += _parts(pending.pop())
+        num_parts -= 1
+    return bool(pending)
 
 
 def _parts(expression: Expression) -> tuple[Expression, ...]:

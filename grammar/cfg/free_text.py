@@ -77,9 +77,8 @@ class FreeText(RuleState):
 
     def _expanded(self) -> Expansion:
         behind = _BehindText(self)
-        tokens = [Head(token, _always(states)) for token, states in self.token_after]
         text = Head(self._leaf, lambda tag: (behind,) if tag == _END else self.after[tag - 1])
-        return Expansion((text, *tokens), ((),) if self.may_end else ())
+        return Expansion((text,))
 
     def expand(self) -> Expansion:
         return self._expansion
@@ -122,7 +121,7 @@ def _always(states: Sequence) -> _Always:
 
 
 def text_leaf(triggers: Items[bytes], forbidden: Items[bytes] = (), *, may_end: bool) -> DfaLeaf:
-    """Non-empty UTF-8 text up to the first trigger, which is a part of it and decides the tag.
+    """UTF-8 text up to the first trigger, which is a part of it and decides the tag.
 
     Greedy: without a trigger only the end or a special token ends it. A trigger must not be empty.
     """
@@ -135,7 +134,7 @@ def text_leaf(triggers: Items[bytes], forbidden: Items[bytes] = (), *, may_end: 
         row = [-1] * 256
         rows.append(row)
         trigger = found[node]
-        tags.append(_tag(trigger, place, may_end=may_end, is_start=len(rows) == 1))
+        tags.append(_tag(trigger, place, may_end=may_end))
         if trigger is not None:
             continue
         for low, high, target_place in _UTF8[place]:
@@ -156,10 +155,10 @@ def text_leaf(triggers: Items[bytes], forbidden: Items[bytes] = (), *, may_end: 
     return DfaLeaf(ByteDfa(byte_class, shared, all_tags != NO_TAG), all_tags, greedy=True)
 
 
-def _tag(trigger: int | None, place: int, *, may_end: bool, is_start: bool) -> int:
+def _tag(trigger: int | None, place: int, *, may_end: bool) -> int:
     if trigger is not None:
         return trigger + 1
-    return _END if may_end and place == 0 and not is_start else NO_TAG
+    return _END if may_end and place == 0 else NO_TAG
 
 
 def _automaton(

@@ -13,28 +13,32 @@ from umbel.grammar.cfg.network import Counter, Edge, RuleAutomaton, reachable
 def without_left_recursion(
     rules: list[RuleAutomaton | Counter], max_states: int
 ) -> list[RuleAutomaton | Counter] | None:
-    """None: more than `max_states` states would be needed, or a counted repetition begins with
-    itself.
-    """
+    """None: more than `max_states` states would be needed."""
     begins = [_first_rules(rule) for rule in rules]
     result = list(rules)
     total = 0
     for group in _components(begins):
         if not any(member in begins[other] for member in group for other in group):
             continue
-        members = [rules[member] for member in group]
-        automata = {
-            m: rule
-            for m, rule in zip(group, members, strict=True)
-            if isinstance(rule, RuleAutomaton)
-        }
-        size = sum(len(rule.edges) for rule in automata.values())
-        total += size * len(group)
-        if len(automata) < len(group) or total > max_states:
+        total += sum(_num_states(rules[member]) for member in group) * len(group)
+        if total > max_states:
             return None
+        automata = {member: _unrolled(rules[member]) for member in group}
         for member in group:
             result[member] = _joined(member, automata)
     return result
+
+
+def _num_states(rule: RuleAutomaton | Counter) -> int:
+    return len(rule.edges) if isinstance(rule, RuleAutomaton) else rule.high + 1
+
+
+def _unrolled(rule: RuleAutomaton | Counter) -> RuleAutomaton:
+    """A counted repetition with a state for every count; its empty text is left out, as everywhere."""
+    if isinstance(rule, RuleAutomaton):
+        return rule
+    edges = [[(rule.item, count + 1)] for count in range(rule.high)]
+    return RuleAutomaton("a repetition", [*edges, []], set(range(max(rule.low, 1), rule.high + 1)))
 
 
 def _first_rules(rule: RuleAutomaton | Counter) -> set[int]:

@@ -203,7 +203,7 @@ class ParserState(RuleState):
         for number in self.view.tokens:
             token = shifts[number]
             assert isinstance(token, TokenLeaf)
-            heads.append(Head(token, partial(self._after_tag, [frozenset((number,))])))
+            heads.append(Head(token, partial(self._after_token, frozenset((number,)))))
         calls: list[Sequence] = [()] if self.ends else []
         for number in self.view.grammars:
             state = shifts[number]
@@ -252,6 +252,9 @@ class ParserState(RuleState):
 
     def _after_tag(self, meanings: list[frozenset[int]], tag: int) -> Sequence:
         return self.following(self._meant(meanings[tag]))
+
+    def _after_token(self, shifts: frozenset[int], tag: int) -> Sequence:
+        return self.following(shifts)
 
     def _after_lexeme(
         self, meanings: list[frozenset[int]], kept: tuple[Sequence, ...], tag: int

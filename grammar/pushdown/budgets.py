@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from umbel.grammar.pushdown.configs import Config, Configs, thread_cost
+from umbel.grammar.pushdown.masks import with_specials
 from umbel.grammar.pushdown.reading import MaskRow
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.rules import UNREACHABLE
@@ -64,7 +65,7 @@ def _is_near(configs: Configs, config: Config, token_id: int, limit: int) -> boo
 
 def _items(threads: Iterable[Thread], root: Residual) -> Iterator[Item]:
     """All leaves that tokens pass: the work of a mask, without its results."""
-    work: list[Item] = [(thread, root, False) for thread in threads]
+    work: list[Item] = [(thread, root, False) for thread in with_specials(threads)]
     seen = set(work)
     for item in work:
         yield item

@@ -16,6 +16,7 @@ from umbel.grammar.pushdown.reading import MaskRow, Reading
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.space import ReadingSpace
 from umbel.grammar.pushdown.stacks import Thread
+from umbel.grammar.pushdown.token_reader import TokenReader
 
 if TYPE_CHECKING:
     from umbel.grammar.pushdown.configs import Config, Configs
@@ -63,7 +64,8 @@ def collect(
     """
     # The last entry counts the recorded texts that ended within the token: what the second of them may be
     # depends on the first.
-    work = [(reader, state, follow, root, 0) for reader, state, follow in threads]
+    given = with_specials(threads) if root is root.space.root else threads
+    work = [(reader, state, follow, root, 0) for reader, state, follow in given]
     seen = set(work)
     pieces: list[Reading] = []
     ids: list[int] = []
@@ -93,6 +95,19 @@ def collect(
                 keyword="ambiguity",
             )
     return pieces, ids, doubtful
+
+
+def with_specials(threads: Iterable[Thread]) -> list[Thread]:
+    """The threads, and those of special tokens behind greedy leaves that may end here.
+
+    A greedy leaf hands over only the bytes that it cannot read, and a special token has none.
+    """
+    found = list(threads)
+    for reader, state, follow in found:
+        if reader.greedy and (tag := reader.tag(state)) >= 0:
+            heads = follow.open[tag].heads
+            found += [t for t in heads if isinstance(t[0], TokenReader) and t not in found]
+    return found
 
 
 def has_any(threads: Iterable[Thread], rest: Residual) -> bool:
