@@ -1,9 +1,11 @@
 """Umbel as an engine of the mask benchmark: `--engine benchmarks.maskbench_adapter:Engine`.
 
-The harness draws schemas, feeds instances token by token and times `mask` and `advance`. What it needs of a
-tokenizer is what `Tok` below names. Options (`--opt name=value`) go to `compile_json_schema` as they are.
+The harness draws schemas, feeds instances token by token and times `mask` and `advance`. What it
+needs of a tokenizer is what `Tok` below names. Options (`--opt name=value`) go to
+`compile_json_schema` as they are.
 """
 
+import gc
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -17,6 +19,9 @@ from umbel.grammar import (
     compile_json_schema,
 )
 from umbel.grammar.pushdown.reading import MaskRow
+from umbel.grammar.warming import warm_up
+
+_COLLECT_AFTER = 200_000  # new objects
 
 
 class Tok(Protocol):
@@ -37,7 +42,11 @@ class Unsatisfiable(Unsupported):
 
 
 class Engine:
-    """Compiles schemas for one tokenizer. The vocabulary's tables are made here, outside of what is timed."""
+    """Compiles schemas for one tokenizer. The vocabulary's tables are made here, outside of what is
+    timed.
+
+    Garbage is collected as a server does it: between requests (`reset`), never within a step.
+    """
 
     name = "umbel"
     version = version("umbel")
@@ -50,8 +59,10 @@ class Engine:
         ]
         self._vocabulary = Vocabulary(texts, [tok.eos_id], size=tok.vocab_size, encode=tok.encode)
         self._row = np.zeros(self._vocabulary.num_words, np.uint32)
-        self._vocabulary.readings  # noqa: B018  # tables of the vocabulary
-        self.compile({}).warm_up()
+        warm_up(self._vocabulary)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
 
     def compile(self, schema: Any) -> "Session":
         try:
@@ -60,22 +71,14 @@ class Engine:
             raise Unsatisfiable(str(exc)) from exc
         except GrammarError as exc:
             raise Unsupported(str(exc)) from exc
-        return Session(constraint, self._row, self._vocabulary)
+        return Session(constraint, self._row)
 
 
 class Session:
-    def __init__(self, constraint: Constraint, row: MaskRow, vocabulary: Vocabulary) -> None:
+    def __init__(self, constraint: Constraint, row: MaskRow) -> None:
         self._constraint = constraint
         self._row = row
-        self._vocabulary = vocabulary
         self._matcher = constraint.start()
-
-    def warm_up(self) -> None:
-        """Walk through a text with all kinds of values."""
-        text = b'{"a": [1, -2.5e3, "b c", true, false, null, {}, []], "d": "\\n"}'
-        for value in text:
-            self.mask()
-            self.advance(self._vocabulary.ids_by_bytes[bytes([value])][0])
 
     def mask(self) -> MaskRow:
         self._matcher.fill_mask(self._row)
@@ -88,6 +91,8 @@ class Session:
         return self._matcher.accepting
 
     def reset(self) -> None:
+        if gc.get_count()[0] > _COLLECT_AFTER:
+            gc.collect()
         self._matcher = self._constraint.start()
 
     def forced(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""A list of literal texts, checked. As a grammar it is one leaf of literals, whatever their number."""
+"""A list of literal texts, checked. As a grammar it is one leaf of literals."""
 
 from collections.abc import Sequence
 

@@ -28,10 +28,11 @@ from umbel.grammar.schema.spacing import Whitespace
 from umbel.grammar.vocabulary import Vocabulary
 
 _DEFAULTS = Limits()
-# What in a grammar's JSON may name characters that ordinary vocabularies have no bytes for: control characters,
-# planes without characters (as surrogates), and escapes of patterns that may stand for either.
+# What may stand for characters that ordinary vocabularies have no bytes for: control characters,
+# planes without characters, and escapes (of JSON and of patterns) that may name either.
 _RARE_CHARS = re.compile(
-    r"\\u00[01]|\\u007f|\x7f|\\u(?:d8[89a-f]|d9|da)|\\\\[xuUc0NavefbB]", re.IGNORECASE
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\U00040000-\U000bffff]"
+    r"|\\(?:[xc0UNvae]|u00[01]|u007[fF]|u[dD][89abAB]|u\{)"
 )
 
 
@@ -74,10 +75,11 @@ def compile_json_schema(
     """The output is JSON that is valid under the schema: a dict, a bool, JSON text, or a Python
     type.
 
-    Every keyword is enforced exactly or the schema is refused with `UnsupportedGrammar`, keyword and
-    JSON Pointer; strict=False leaves such keywords out and says so in `Constraint.warnings`. Declared
-    properties come in schema order, or with any_order in the model's. docs/json_schema.md has all
-    options. cancelled: asked now and then; True ends the compilation with `CompileCancelled`.
+    Every keyword is enforced exactly or the schema is refused with `UnsupportedGrammar`, keyword
+    and JSON Pointer; strict=False leaves such keywords out and says so in `Constraint.warnings`.
+    Declared properties come in schema order, or with any_order in the model's. docs/json_schema.md
+    has all options. cancelled: asked now and then; True ends the compilation with
+    `CompileCancelled`.
     """
     options = SchemaOptions(
         any_order=any_order,
@@ -87,7 +89,7 @@ def compile_json_schema(
     )
     loaded = load_schema(schema, limits)
     grammar = read_schema(loaded, options, limits, cancelled=cancelled)
-    source = [loaded.text, repr(options)]
+    source = [loaded.text, loaded.is_typed, repr(options)]
     constraint = constraint_of("json_schema", source, grammar.start, vocabulary, limits)
     constraint.warnings = tuple(grammar.warnings)
     return constraint
@@ -180,12 +182,17 @@ def constraint_of(
     Raises `UnsatisfiableGrammar` if no tokens of the vocabulary spell any text of it.
     """
     content = json.dumps([kind, source, repr(limits)])
-    is_careful = not vocabulary.readings.is_ordinary or bool(_RARE_CHARS.search(content))
+    is_careful = not vocabulary.readings.is_ordinary or _names_rare_chars(source)
     machine = TokenMachine(root, vocabulary, is_careful=is_careful)
     if machine.is_stuck(machine.start):
         raise UnsatisfiableGrammar(
-            "no sequence of this vocabulary's tokens satisfies the grammar: every matching text needs a "
-            "byte that no token has"
+            "no sequence of this vocabulary's tokens satisfies the grammar: every matching text "
+            "needs a byte that no token has"
         )
     digest = hashlib.sha256((content + vocabulary.key).encode()).hexdigest()
     return Constraint(kind, digest, machine)
+
+
+def _names_rare_chars(source: Any) -> bool:
+    texts = source if isinstance(source, list | tuple) else [source]
+    return any(isinstance(text, str) and _RARE_CHARS.search(text) for text in texts)

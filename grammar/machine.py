@@ -102,5 +102,5 @@ class TokenMachine:
         return rest is not None and has_any(config.threads, rest)
 
     def forced_bytes(self, config: Config, limit: int) -> tuple[bytes, list[Config]]:
-        """The bytes that must come next as long as there is no choice, and the places around each."""
+        """The bytes that must come next while there is no choice, and the places around each."""
         return forced_bytes(self._configs, config, limit)

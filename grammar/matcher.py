@@ -40,8 +40,8 @@ class Constraint:
         return found
 
 
-# The tokens taken so far, newest first: (place before the token, token, older ones, number of them). Immutable, so
-# clones share it; a plain tuple, because one is made for every token.
+# The tokens taken so far, newest first: (place before the token, token, older ones, number of
+# them). Immutable, so clones share it; a plain tuple, because one is made for every token.
 _History = tuple[Config, int, "_History | None", int]
 _UINT32 = np.dtype(np.uint32)
 

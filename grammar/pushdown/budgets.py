@@ -17,8 +17,8 @@ from umbel.grammar.pushdown.rules import UNREACHABLE
 from umbel.grammar.pushdown.space import ReadingSpace
 from umbel.grammar.pushdown.stacks import Follow, Thread
 
-# A thread at the start of a token, or at the start of a later leaf of it: what rest of the token it reads, and
-# whether some recorded text has ended before (see `masks.collect`).
+# A thread at the start of a token, or at the start of a later leaf of it: what rest of the token it
+# reads, and whether some recorded text has ended before (see `masks.collect`).
 Item = tuple[Thread, Residual, bool]
 
 

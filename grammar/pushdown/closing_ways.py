@@ -43,7 +43,7 @@ class ClosingWays:
         return known
 
     def _cut(self, state: int) -> int:
-        """The way from `state` in as few tokens as possible; keeps the costs of all states on it."""
+        """The way from `state` in the fewest tokens; keeps the costs of all states on it."""
         steps: list[tuple[int, bytes]] = []  # state, bytes from there to the next
         while self.distances[state] > 0 and state not in self._costs:
             text, target = self._first_step(state)

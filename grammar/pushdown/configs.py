@@ -87,7 +87,7 @@ class Configs:
         self.start = self._first()
 
     def _settled(self, threads: Iterable[Thread], *, between_tokens: bool = True) -> Config | None:
-        """Leaves that are through give way to what follows them, so that equal places look equal."""
+        """Leaves that are through give way to what follows, so that equal places look equal."""
         settled: Threads = {}
         can_end = False
         for thread in threads:
@@ -104,7 +104,8 @@ class Configs:
             settled[thread] = None
         if len(settled) > MAX_THREADS:
             raise UnsupportedGrammar(
-                f"the text can be read in more than {MAX_THREADS} ways at once; make the grammar less ambiguous",
+                f"the text can be read in more than {MAX_THREADS} ways at once; "
+                "make the grammar less ambiguous",
                 keyword="ambiguity",
             )
         return self._interned(settled, can_end) if settled or can_end else None
@@ -179,7 +180,7 @@ def _step_single(thread: Thread, text: bytes) -> Threads:
 
 
 def _step_special(threads: Iterable[Thread], token_id: int) -> Threads:
-    """Special tokens are taken by the leaves that name them, also behind leaves that may end here."""
+    """Special tokens are taken by leaves that name them, also behind leaves that may end here."""
     after: Threads = {}
     pending = list(threads)
     seen = set(pending)

@@ -17,8 +17,9 @@ class Costs:
     def __init__(self, leaf_cost: Callable[[Leaf, int | None], int]) -> None:
         self._leaf_cost = leaf_cost
         self._known: dict[RuleState, int] = {}
-        # States under evaluation, with the best cost found so far: those that call each other start as
-        # unreachable and only get cheaper, so repeating until nothing changes gives the least fixed point.
+        # States under evaluation, with the best cost found so far: those that call each other start
+        # as unreachable and only get cheaper, so repeating until nothing changes gives the least
+        # fixed point.
         self._open: dict[RuleState, int] = {}
         self._running: set[RuleState] = set()
         self._is_settled = True

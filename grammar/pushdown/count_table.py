@@ -66,8 +66,8 @@ class CountTable:
     def _extend(self) -> None:
         if len(self._rows) > _MAX_ROWS:
             raise UnsupportedGrammar(
-                f"counting the items of a pattern with {len(self._targets)} states does not settle within "
-                f"{_MAX_ROWS} items",
+                f"counting the items of a pattern with {len(self._targets)} states does not "
+                f"settle within {_MAX_ROWS} items",
                 keyword="pattern",
             )
         steps = np.where(self._counts, self._rows[-1][self._targets], _FAR)

@@ -27,14 +27,18 @@ if TYPE_CHECKING:
 _WIDE_RESIDUAL = 1_000
 _MAX_KEPT = 20_000
 _NO_BOUND = 2**30
+# How sweeps pack (state, items): a token is shorter than 2**11 items, an automaton smaller than
+# 2**20 states.
+_STATE_BITS = 20
+_STATE_MASK = 2**_STATE_BITS - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one residual holds from one state: every token with the items it starts, and every exit."""
+    """What one residual holds from one state: tokens and exits, with the items they start."""
 
     ids: npt.NDArray[np.int32]
-    codes: StateArray  # state + num_states * items started
+    codes: StateArray  # state + items started << _STATE_BITS
     distinct: list[tuple[int, int]]  # (state, items) of all that occur
     inverse: npt.NDArray[np.intp]  # into `distinct`
     exits: tuple[tuple[int, int, Residual], ...]  # tag, items, rest
@@ -56,7 +60,7 @@ class CountedBase:
         self._counts_list: list[list[bool]] = leaf.counts.tolist()
         flat = np.where(dfa.table == dfa.dead, DEAD, dfa.table).reshape(-1)
         self._flat = flat.astype(np.int32)
-        self._counts_flat = leaf.counts.reshape(-1).astype(np.int32) * self.num_states
+        self._counts_flat = leaf.counts.reshape(-1).astype(np.int32) << _STATE_BITS
         self._column_of = dfa.byte_class.astype(np.int32)
         self._leaf = leaf
         self._tables: dict[int | None, CountTable] = {}
@@ -135,9 +139,9 @@ class CountedBase:
             exits.append((int(tags[state]), 0, residual))
         if residual.num_below > _WIDE_RESIDUAL:
             nodes, codes = sweep(residual, state, self._advance)
-            tagged = tags[codes % self.num_states]
+            tagged = tags[codes & _STATE_MASK]
             at = np.flatnonzero(tagged >= 0)
-            kinds = codes[at] // self.num_states * len(tags) + tagged[at]
+            kinds = (codes[at] >> _STATE_BITS) * len(tags) + tagged[at]
             for kind in set(kinds.tolist()):
                 rest = space.below_all(nodes[at[kinds == kind]])
                 if rest is not None:
@@ -147,17 +151,19 @@ class CountedBase:
         else:
             ids, codes = self._walk(state, residual, exits)
         distinct, inverse = np.unique(codes, return_inverse=True)
-        pairs = [(c % self.num_states, c // self.num_states) for c in distinct.tolist()]
+        pairs = [(c & _STATE_MASK, c >> _STATE_BITS) for c in distinct.tolist()]
         most = max([items for _, items in pairs] + [items for _, items, _ in exits], default=0)
         return _Found(ids, codes, pairs, inverse.reshape(-1), tuple(exits), most)
 
     def _advance(self, codes: StateArray, values: npt.NDArray[np.uint8]) -> StateArray:
-        states = codes % self.num_states
+        states = codes & _STATE_MASK
         at = states * self._num_columns + self._column_of[values]
-        targets = self._flat[at]
-        return np.where(
-            targets < 0, DEAD, targets + (codes - states) + self._counts_flat[at]
-        ).astype(np.int32)
+        targets: StateArray = self._flat[at]
+        is_stuck = targets < 0
+        targets += codes - states
+        targets += self._counts_flat[at]
+        targets[is_stuck] = DEAD
+        return targets
 
     def _walk(
         self, state: int, residual: Residual, exits: list[tuple[int, int, Residual]]
@@ -179,7 +185,7 @@ class CountedBase:
                 after = items + self.starts_item(at, value)
                 ended, below = edge
                 ids += ended
-                codes += [target + self.num_states * after] * len(ended)
+                codes += [target + (after << _STATE_BITS)] * len(ended)
                 if below is not None:
                     if tags[target] >= 0:
                         by_kind.setdefault((tags[target], after), []).append(below)

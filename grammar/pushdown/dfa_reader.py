@@ -164,7 +164,7 @@ class DfaReader:
         return found
 
     def _walk(self, state: int, residual: Residual, fuel: int) -> Reading | None:
-        """Depth first, over the smaller of the two sets of bytes at each place. None: out of fuel."""
+        """Depth first, over the smaller set of bytes at each place. None: out of fuel."""
         ids: list[int] = []
         exits: dict[int, list[Residual]] = {}
         tags, moves, live = self.tags, self._moves, self._live_list

@@ -26,7 +26,7 @@ _FEW = 600  # literals read one by one, each a look-up: quicker than a trie that
 
 
 class LiteralTrie:
-    """The literals as a trie. Node 0 is the root; a node gets its number when it is first reached."""
+    """The literals as a trie. Node 0 is the root; nodes are numbered as they are reached."""
 
     def __init__(self, literals: tuple[tuple[bytes, int], ...]) -> None:
         self.texts = [text for text, _ in literals]
@@ -182,6 +182,10 @@ class LiteralReader:
         """Put together from single literals, whose paths all leaves of the vocabulary share."""
         trie, along = self._trie, residual.space.along
         numbers, depth = trie.members(state)
+        if len(numbers) == 1 and len(trie.texts[numbers[0]]) > depth:
+            number = numbers[0]
+            ended, rest = along(trie.texts[number][depth:], residual)
+            return Reading(None, tuple(ended), () if rest is None else ((trie.tags[number], rest),))
         ids: dict[int, None] = {}
         at_once: Exits = ()
         exits: dict[int, list[Residual]] = {}

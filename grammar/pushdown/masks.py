@@ -21,7 +21,8 @@ from umbel.grammar.pushdown.token_reader import TokenReader
 if TYPE_CHECKING:
     from umbel.grammar.pushdown.configs import Config, Configs
 
-# A mask is a row, or (numbers, values) of its words that are not zero: written as fast, and much smaller.
+# A mask is a row, or (numbers, values) of its words that are not zero: written as fast, and much
+# smaller.
 SparseRow = tuple[npt.NDArray[np.int64], MaskRow]
 Mask = MaskRow | SparseRow
 
@@ -62,8 +63,8 @@ def collect(
     """Readings with rows, single ids, and readings that `RecordedFollow.open` may have made too
     wide.
     """
-    # The last entry counts the recorded texts that ended within the token: what the second of them may be
-    # depends on the first.
+    # The last entry counts the recorded texts that ended within the token: what the second of them
+    # may be depends on the first.
     given = with_specials(threads) if root is root.space.root else threads
     work = [(reader, state, follow, root, 0) for reader, state, follow in given]
     seen = set(work)

@@ -255,7 +255,9 @@ def _merged(
             continue
         lost = [other for other in lost or () if other is not residual]
         if lost:
-            nodes = np.setdiff1d(rest.nodes, space.union(lost).nodes, assume_unique=True)
+            kept_nodes = np.ones(len(rest.nodes), bool)
+            kept_nodes[np.searchsorted(rest.nodes, space.union(lost).nodes)] = False
+            nodes = rest.nodes[kept_nodes]
             if len(nodes):
                 exits.setdefault(tag, []).append(space.of_nodes(nodes))
         else:

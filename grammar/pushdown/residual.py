@@ -96,7 +96,8 @@ class ResidualSpace:
         self._child_count = trie.child_count.data
         self.node_token = np.full(trie.num_nodes, -1, np.int32)  # [N] a token that ends there
         self.node_token[trie.token_node] = trie.token_ids
-        # [V] the node of each token; a token without text has the last entry of what is looked up by it.
+        # [V] the node of each token; a token without text has the last entry of what is looked up
+        # by it.
         self.node_of_token = np.full(vocabulary.num_words * 32, -1, np.int64)
         self.node_of_token[trie.token_ids] = trie.token_node
         self.inner_nodes = np.flatnonzero(trie.child_count)
@@ -185,7 +186,9 @@ class ResidualSpace:
         return self.of_nodes(np.sort(np.concatenate([r.nodes for r in residuals])))
 
     def along(self, text: bytes, residual: Residual) -> tuple[dict[int, None], "Residual | None"]:
-        """One literal read from a residual: the tokens that end inside it or with it, and what follows it."""
+        """One literal read from a residual: the tokens that end inside it or with it, and what
+        follows it.
+        """
         key = (text, residual)
         found = self._along.get(key)
         if found is None:

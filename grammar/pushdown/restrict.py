@@ -1,4 +1,4 @@
-"""Leaves without some of their tags: for the rare vocabulary that cannot spell what follows them."""
+"""Leaves without some of their tags, for a vocabulary that cannot spell what follows them."""
 
 from collections.abc import Collection
 from dataclasses import replace

@@ -32,7 +32,8 @@ _MAX_READERS = 4_000
 _MAX_ROW_BYTES = 32 * 2**20
 # Bytes that no UTF-8 text holds: a vocabulary without tokens for them lacks nothing.
 _NEVER_IN_TEXT = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
-# Control characters, and the lead bytes of planes without characters: many vocabularies lack some of them.
+# Control characters, and the lead bytes of planes without characters: many vocabularies lack some
+# of them.
 _RARE = frozenset({*range(0x20), 0x7F, 0xF1, 0xF2}) - frozenset(b"\t\n\r")
 
 

@@ -56,7 +56,7 @@ class Follow(dict[int, "Stack"]):
 
     @property
     def open(self) -> "Follow":
-        """Where tags lead whatever the leaf has read: all that any text allows, see `RecordedHead`."""
+        """Where tags lead whatever the leaf has read: all that any text allows."""
         return self
 
     def after(self, value: int) -> "Follow":
@@ -138,7 +138,8 @@ class Stack:
 class Stacks:
     """The stacks of one grammar for one vocabulary.
 
-    is_careful: there may be texts of the grammar that no tokens spell, so see to it that none is begun.
+    is_careful: there may be texts of the grammar that no tokens spell, so see to it that none is
+    begun.
     """
 
     def __init__(self, space: ReadingSpace, *, is_careful: bool) -> None:
@@ -250,7 +251,7 @@ class Stacks:
         return sum(map(self._existence.state, states)) < UNREACHABLE
 
     def _possible(self, head: Head | RecordedHead) -> Leaf | None:
-        """The leaf without the tags behind which no tokens complete the text; None if none is left."""
+        """The leaf without the tags behind which no tokens complete the text; None: no tag left."""
         dead = []
         for tag in range(head.leaf.num_tags):
             then = head.follow(tag, None) if isinstance(head, RecordedHead) else head.follow(tag)
@@ -276,7 +277,8 @@ def step_threads(threads: Collection[Thread], value: int) -> Threads:
             after.update(_first_step(follow[tag], value))
     if len(after) > MAX_THREADS:
         raise UnsupportedGrammar(
-            f"the text can be read in more than {MAX_THREADS} ways at once; make the grammar less ambiguous",
+            f"the text can be read in more than {MAX_THREADS} ways at once; "
+            "make the grammar less ambiguous",
             keyword="ambiguity",
         )
     return after

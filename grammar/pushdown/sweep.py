@@ -3,6 +3,7 @@ a time.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,7 +73,7 @@ class DenseTable:
         found = np.full(trie.num_nodes + 1, self.dead, np.int64)
         found[0] = state * self.num_columns
         starts = trie.level_start
-        for start, end in zip(starts[1:-1], starts[2:], strict=True):
+        for start, end in pairwise(starts[1:]):
             at = found[trie.parent[start:end]]
             if end - start < _THIN_LEVEL and (at == self.dead).all():
                 break

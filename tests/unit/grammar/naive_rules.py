@@ -1,4 +1,6 @@
-"""The token machine's oracle: rules interpreted byte by byte with explicit stacks, and random rules for it."""
+"""The token machine's oracle: rules interpreted byte by byte with explicit stacks, and random rules
+for it.
+"""
 
 import random
 from functools import cache
@@ -72,7 +74,9 @@ def tag_of(leaf: Leaf, text: bytes) -> int:
 
 @cache
 def is_viable(leaf: Leaf, text: bytes, more: int = 5) -> bool:
-    """Whether some text of the leaf begins so, tried out: a few bytes are enough for the leaves below."""
+    """Whether some text of the leaf begins so, tried out: a few bytes are enough for the leaves
+    below.
+    """
     if isinstance(leaf, DfaLeaf):
         return leaf.dfa.run(text) != leaf.dfa.dead
     return tag_of(leaf, text) >= 0 or (
@@ -174,7 +178,9 @@ class TaggedState(RuleState):
 
 
 class DistinctState(RuleState):
-    """Quoted texts with dashes between, none of them twice: a head whose future depends on its text."""
+    """Quoted texts with dashes between, none of them twice: a head whose future depends on its
+    text.
+    """
 
     __slots__ = ("seen", "starts")
 
