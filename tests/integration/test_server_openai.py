@@ -19,6 +19,7 @@ from umbel.server.app import make_app
 from umbel.server.serving import DrainingServer, make_server
 from umbel.server.settings import ServerSettings
 
+REFUSED = {"type": "string", "pattern": "(a)\\1"}  # no regular language: refused by name
 KEY = "key-for-tests"
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about Paris in a few words."}]
 
@@ -188,13 +189,13 @@ def test_chat_logprobs_have_the_wanted_alternatives(live: Live) -> None:
     assert all(entry.top_logprobs[0].logprob >= entry.logprob for entry in logprobs.content)
 
 
-@pytest.mark.parametrize("max_tokens", [200, "tight"])
+@pytest.mark.parametrize("max_tokens", [100, "tight"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_every_constrained_answer_is_valid(
     live: Live, name: str, stream: bool, max_tokens: int | str
 ) -> None:
-    limit = 200 if max_tokens == 200 else tight_limit(live, SCHEMAS[name])
+    limit = 100 if max_tokens == 100 else tight_limit(live, SCHEMAS[name])
     options: dict[str, Any] = {
         "model": live.model, "messages": MESSAGES, "max_tokens": limit, "seed": 1,
         "response_format": {
@@ -234,7 +235,7 @@ class Reasoned(BaseModel):
 
 def test_parse_gives_a_pydantic_model(live: Live) -> None:
     made = live.client.chat.completions.parse(
-        model=live.model, messages=MESSAGES, response_format=Reasoned, max_completion_tokens=120,
+        model=live.model, messages=MESSAGES, response_format=Reasoned, max_completion_tokens=60,
         seed=3,
     )  # fmt: skip
 
@@ -243,7 +244,7 @@ def test_parse_gives_a_pydantic_model(live: Live) -> None:
 
 def test_the_stream_helper_gives_a_pydantic_model(live: Live) -> None:
     with live.client.chat.completions.stream(
-        model=live.model, messages=MESSAGES, response_format=Step, max_completion_tokens=60, seed=3
+        model=live.model, messages=MESSAGES, response_format=Step, max_completion_tokens=40, seed=3
     ) as stream:
         for _ in stream:
             pass
@@ -284,6 +285,30 @@ def test_tools_are_called_with_valid_arguments(live: Live, choice: Any, parallel
     assert whole.choices[0].finish_reason == streamed.choices[0].finish_reason == "tool_calls"
     again = streamed.choices[0].message.tool_calls or []
     assert [c.function.arguments for c in again] == [c.function.arguments for c in calls]
+
+
+def test_a_model_that_may_call_a_tool_calls_it_validly_or_answers(live: Live) -> None:
+    made = live.client.chat.completions.create(
+        model=live.model, messages=MESSAGES, tools=[WEATHER], max_tokens=40, temperature=0
+    )
+
+    choice = made.choices[0]
+    for call in choice.message.tool_calls or []:
+        assert call.type == "function"
+        if choice.finish_reason == "tool_calls":
+            jsonschema.validate(
+                json.loads(call.function.arguments), WEATHER["function"]["parameters"]
+            )
+    assert choice.message.content or choice.message.tool_calls
+
+
+def test_a_lark_grammar_is_followed(live: Live) -> None:
+    made = live.client.chat.completions.create(
+        model=live.model, messages=MESSAGES, max_tokens=30,
+        extra_body={"guided_grammar": 'start: "I say " /[a-z]+/ "."'},
+    )  # fmt: skip
+
+    assert (made.choices[0].message.content or "").startswith("I say ")
 
 
 def test_the_result_of_a_call_is_taken_back(live: Live) -> None:
@@ -346,7 +371,7 @@ def test_a_response_has_text_and_streams_it(live: Live) -> None:
 
 def test_a_response_is_parsed_into_a_pydantic_model(live: Live) -> None:
     made = live.client.responses.parse(
-        model=live.model, input="Go.", text_format=Step, max_output_tokens=60
+        model=live.model, input="Go.", text_format=Step, max_output_tokens=40
     )
 
     assert isinstance(made.output_parsed, Step)
@@ -381,7 +406,7 @@ def test_errors_are_those_of_the_package(live: Live) -> None:
             model=live.model, messages=MESSAGES,
             response_format={
                 "type": "json_schema",
-                "json_schema": {"name": "x", "schema": {"type": "string", "format": "odd"}},
+                "json_schema": {"name": "x", "schema": REFUSED},
             },
         )  # fmt: skip
     with pytest.raises(openai.BadRequestError) as long:

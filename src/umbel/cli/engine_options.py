@@ -18,6 +18,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dtype", choices=DTYPES, default="auto")
     group.add_argument("--context-len", type=int, metavar="TOKENS")
     group.add_argument("--max-running", type=int, metavar="REQUESTS")
+    group.add_argument("--max-waiting", type=int, metavar="REQUESTS")
     group.add_argument("--max-step-tokens", type=int, metavar="TOKENS")
     group.add_argument("--threads", type=int, dest="num_threads", metavar="N")
     group.add_argument("--no-prefix-cache", dest="prefix_cache", action="store_false", default=None)
@@ -32,6 +33,7 @@ def start_engine(args: argparse.Namespace) -> "Engine":
         "dtype",
         "context_len",
         "max_running",
+        "max_waiting",
         "max_step_tokens",
         "num_threads",
         "prefix_cache",

@@ -11,13 +11,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from umbel.runtime.engine import Engine
 from umbel.runtime.errors import UmbelError
 from umbel.runtime.flight import CallHandle
 from umbel.runtime.outputs import Chunk, Completion, FinishReason, TokenLogprob
-from umbel.runtime.params import SamplingParams
+from umbel.runtime.params import CONSTRAINT_KINDS, SamplingParams
 from umbel.server.thinking import Thought
 
 _ANSWER_SEED_STEP = 0x9E3779B97F4A7C15  # so that an answer does not repeat its thought's choices
@@ -253,11 +253,9 @@ def _first_params(job: Job) -> SamplingParams:
     if job.thought is None:
         return job.params
     close_ids = () if job.thought.close_id is None else (job.thought.close_id,)
-    return replace(
-        job.params,
-        regex=None, choices=None, json_schema=None, lark=None, logprobs=None, min_tokens=0,
-        stop=(job.thought.close,), stop_token_ids=close_ids,
-    )  # fmt: skip
+    free = dict.fromkeys(CONSTRAINT_KINDS)
+    stops = {"stop": (job.thought.close,), "stop_token_ids": close_ids}
+    return job.params.with_options(**free, **stops, logprobs=None, min_tokens=0)
 
 
 def _answer_options(

@@ -47,7 +47,7 @@ class _Task:
     is_dry: bool  # max_tokens=0: nothing is generated, the prompt is scored
     num_top: int | None  # None: no logprobs
 
-    def locate(self, error: InvalidConstraint) -> None:
+    async def locate(self, service: Service, error: InvalidConstraint) -> None:
         error.param = self.field
 
 

@@ -1,7 +1,7 @@
 """The many ways in which a body may ask for constrained output, as the one that the engine knows.
 
-OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`, SGLang's `regex`, `ebnf` and
-`json_schema`: each is understood or refused by name, and two at a time are refused.
+OpenAI's `response_format`, vLLM's `guided_*` and `structured_outputs`, SGLang's `regex`, `ebnf`,
+`json_schema` and `structural_tag`: each is understood, and two at a time are refused.
 """
 
 from collections.abc import Iterator
@@ -46,10 +46,12 @@ def format_constraint(wanted: ResponseFormat, field: str) -> Wanted | None:
         return None
     if wanted.type == "json_object":
         return Wanted("json_schema", ANY_OBJECT, field)
+    if wanted.type == "structural_tag":
+        return Wanted("structural_tag", _tag_of(wanted), field)
     if wanted.type != "json_schema":
         raise UnsupportedField(
-            f"{field}.type={wanted.type!r} is not supported; accepted are 'text', 'json_object' "
-            "and 'json_schema'",
+            f"{field}.type={wanted.type!r} is not supported; accepted are 'text', 'json_object', "
+            "'json_schema' and 'structural_tag'",
             param=f"{field}.type",
         )
     if wanted.json_schema is None or wanted.json_schema.schema is None:
@@ -60,15 +62,15 @@ def format_constraint(wanted: ResponseFormat, field: str) -> Wanted | None:
     return Wanted("json_schema", wanted.json_schema.schema, f"{field}.json_schema.schema")
 
 
-def lark_constraint(text: str, field: str) -> Wanted:
-    """A grammar text. GBNF/EBNF (`root ::= ...`) is another language, and refused."""
-    if "::=" in text:
-        raise UnsupportedField(
-            f"{field} is a GBNF/EBNF grammar ('::='), which is not supported; write it as a lark "
-            "grammar ('start: ...')",
-            param=field,
-        )
-    return Wanted("lark", text, field)
+def grammar_constraint(text: str, field: str) -> Wanted:
+    """A grammar text: GBNF or EBNF if it has rules of theirs (`root ::= ...`), otherwise Lark."""
+    return Wanted("gbnf" if "::=" in text else "lark", text, field)
+
+
+def _tag_of(wanted: ResponseFormat) -> dict[str, Any]:
+    if wanted.format is not None:
+        return {"type": "structural_tag", "format": wanted.format}
+    return {"structures": wanted.structures or [], "triggers": wanted.triggers or []}
 
 
 def _all_of(body: GenerationFields) -> Iterator[Wanted]:
@@ -83,7 +85,7 @@ def _all_of(body: GenerationFields) -> Iterator[Wanted]:
     for field in ("guided_grammar", "ebnf"):
         text = getattr(body, field)
         if text is not None:
-            yield lark_constraint(text, field)
+            yield grammar_constraint(text, field)
     if body.structured_outputs is not None:
         yield from _structured(body.structured_outputs)
 
@@ -98,8 +100,10 @@ def _structured(wanted: StructuredOutputs) -> Iterator[Wanted]:
         yield Wanted("regex", wanted.regex, f"{field}.regex")
     if wanted.choice is not None:
         yield Wanted("choices", wanted.choice, f"{field}.choice")
+    if wanted.structural_tag is not None:
+        yield Wanted("structural_tag", wanted.structural_tag, f"{field}.structural_tag")
     if wanted.grammar is not None:
-        yield lark_constraint(wanted.grammar, f"{field}.grammar")
+        yield grammar_constraint(wanted.grammar, f"{field}.grammar")
 
 
 _PLAIN_FIELDS = {
@@ -108,4 +112,5 @@ _PLAIN_FIELDS = {
     "guided_choice": "choices",
     "regex": "regex",
     "json_schema": "json_schema",
+    "structural_tag": "structural_tag",
 }

@@ -11,7 +11,6 @@ from umbel.runtime.errors import InvalidConstraint
 from umbel.runtime.params import SamplingParams
 from umbel.server.call import Job
 from umbel.server.constraints import Wanted
-from umbel.server.errors import UnsupportedField
 from umbel.server.messages import template_messages, with_tools_described
 from umbel.server.output import OutputReader
 from umbel.server.protocol.chat import ChatMessage
@@ -47,50 +46,53 @@ class Task:
         """A reader for one of the sequences."""
         return OutputReader(self.plan, self.constraint)
 
-    def locate(self, error: InvalidConstraint) -> None:
+    async def locate(self, service: Service, error: InvalidConstraint) -> None:
         """Name the field of the body that a constraint's error is about."""
         if self.constraint is None or not self.constraint.options:
             error.param = self.wanted.field if self.wanted is not None else error.param
             return
         error.param = "tools"
-        for pointer, place in self.constraint.places:
-            if error.where is not None and error.where.startswith(pointer):
-                error.param, error.where = place, error.where[len(pointer) :]
+        await service.work(self._locate_tool, service, error)
+
+    def _locate_tool(self, service: Service, error: InvalidConstraint) -> None:
+        """The parts of a structural tag are compiled by themselves until one fails alike."""
+        if self.wanted is not None:
+            parts = [(self.wanted.field, {self.wanted.kind: self.wanted.source})]
+        else:
+            parts = []
+        for tool in self.plan.tools if self.plan is not None else ():
+            parts.append((f"{tool.field}.parameters", {"json_schema": tool.parameters}))
+        for field_name, options in parts:
+            try:
+                service.engine.compile_constraint(SamplingParams(**options))
+            except InvalidConstraint as exc:
+                error.param, error.where = field_name, exc.where
                 return
 
 
 def make_task(service: Service, asked: Conversation) -> Task:
     """Raises `InvalidRequest` for what cannot be done."""
-    constraint = None
+    constraint, wanted = None, asked.wanted
     if asked.plan is not None and asked.plan.tools:
-        constraint = build_tool_constraint(asked.plan)
-    params = SamplingParams(**asked.options, **_constraint_options(asked, constraint))
+        if asked.plan.is_required:
+            wanted = None  # a required call leaves no text for a format to apply to
+        constraint = build_tool_constraint(asked.plan, service.call_syntax, wanted)
+    of_answer = {wanted.kind: wanted.source} if wanted is not None else {}
+    options = {**asked.options, **(constraint.options if constraint is not None else of_answer)}
+    params = SamplingParams(**options)
     prompt_ids = _encode(service, asked, constraint)
     thought: Thought | None = None
     if service.think_tags is not None and asked.is_thinking:
         prompt_ids, thought = service.think_tags.open(prompt_ids)
-    return Task(Job(prompt_ids, params, thought), asked.plan, constraint, asked.wanted)
-
-
-def _constraint_options(asked: Conversation, constraint: ToolConstraint | None) -> dict[str, Any]:
-    """A required call leaves no text for a format to apply to; a possible one would need both."""
-    if constraint is not None and asked.plan is not None and asked.plan.is_required:
-        return constraint.options
-    if asked.wanted is None:
-        return constraint.options if constraint is not None else {}
-    if constraint is not None:
-        raise UnsupportedField(
-            f"{asked.wanted.field} together with tools that may or may not be called is not "
-            "supported; set tool_choice to 'required' or 'none'",
-            param=asked.wanted.field,
-        )
-    return {asked.wanted.kind: asked.wanted.source}
+    return Task(Job(prompt_ids, params, thought), asked.plan, constraint, wanted)
 
 
 def _encode(service: Service, asked: Conversation, constraint: ToolConstraint | None) -> list[int]:
     template = service.engine.tokenizer.chat_template or ""
     knows_tools = bool(_TOOLS.search(template))
-    messages = template_messages(asked.messages, knows_tools=knows_tools)
+    messages = template_messages(
+        asked.messages, knows_tools=knows_tools, syntax=service.call_syntax
+    )
     extra = dict(asked.template_vars)
     if asked.plan is not None and asked.plan.offered:
         if knows_tools:

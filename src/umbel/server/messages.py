@@ -12,7 +12,8 @@ import msgspec
 from umbel.runtime.errors import InvalidRequest
 from umbel.server.errors import UnsupportedField
 from umbel.server.protocol.chat import ChatMessage, ContentPart, ToolCall
-from umbel.server.tools import CallSyntax, ToolPlan, describe_tools
+from umbel.server.tool_syntax import CallSyntax
+from umbel.server.tools import ToolPlan, describe_tools
 
 _ROLES = {
     "system": "system", "developer": "system", "user": "user", "assistant": "assistant",
@@ -23,13 +24,13 @@ TemplateMessage = dict[str, Any]
 
 
 def template_messages(
-    messages: Sequence[ChatMessage], *, knows_tools: bool
+    messages: Sequence[ChatMessage], *, knows_tools: bool, syntax: CallSyntax
 ) -> list[TemplateMessage]:
     """Messages for `Engine.encode_chat`. Raises `InvalidRequest` naming the message at fault."""
     if not messages:
         raise InvalidRequest("messages is empty: give at least one message", param="messages")
     converted = [
-        _convert(message, f"messages[{index}]", knows_tools=knows_tools)
+        _convert(message, f"messages[{index}]", knows_tools=knows_tools, syntax=syntax)
         for index, message in enumerate(messages)
     ]
     return converted if knows_tools else _merge_results(converted)
@@ -65,7 +66,9 @@ def text_of(content: str | list[ContentPart] | None, where: str) -> str:
     return "".join(texts)
 
 
-def _convert(message: ChatMessage, where: str, *, knows_tools: bool) -> TemplateMessage:
+def _convert(
+    message: ChatMessage, where: str, *, knows_tools: bool, syntax: CallSyntax
+) -> TemplateMessage:
     role = _ROLES.get(message.role)
     if role is None:
         raise InvalidRequest(
@@ -86,7 +89,7 @@ def _convert(message: ChatMessage, where: str, *, knows_tools: bool) -> Template
     if knows_tools and message.tool_calls:
         converted["tool_calls"] = [_call(call) for call in message.tool_calls]
     elif message.tool_calls:
-        calls = "\n".join(_call_text(call) for call in message.tool_calls)
+        calls = _calls_text(message.tool_calls, syntax)
         converted["content"] = f"{content}\n{calls}" if content else calls
     elif role == "tool" and not knows_tools:
         converted = {"role": "tool", "content": f"<tool_response>\n{content}\n</tool_response>"}
@@ -103,10 +106,13 @@ def _call(call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _call_text(call: ToolCall) -> str:
-    name, arguments = _name_and_arguments(call)
-    body = msgspec.json.encode({"name": name, "arguments": _value(arguments)}).decode()
-    return f"<tool_call>\n{body}\n</tool_call>"
+def _calls_text(calls: Sequence[ToolCall], syntax: CallSyntax) -> str:
+    """Calls as the model would have written them."""
+    texts = [
+        f"{syntax.begin_of(name)}{arguments}{syntax.end}"
+        for name, arguments in map(_name_and_arguments, calls)
+    ]
+    return f"{syntax.open}{(syntax.between or chr(10)).join(texts)}{syntax.close}"
 
 
 def _name_and_arguments(call: ToolCall) -> tuple[str, str]:

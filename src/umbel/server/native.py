@@ -14,7 +14,7 @@ from umbel.runtime.errors import (
     UnsupportedConstraint,
 )
 from umbel.runtime.generation import encode_prompt
-from umbel.runtime.params import SamplingParams
+from umbel.runtime.params import CONSTRAINT_KINDS, SamplingParams
 from umbel.server.answers import json_response
 from umbel.server.bodies import BodyDecoder
 from umbel.server.messages import template_messages
@@ -88,11 +88,11 @@ async def detokenize(service: Service, request: Request) -> Response:
 async def check_grammar(service: Service, request: Request) -> Response:
     """Handler of `POST /v1/grammars/check`: can this be enforced exactly?"""
     body = await service.body(request, _GRAMMAR)
-    given = {name: getattr(body, name) for name in body.__struct_fields__}
-    given = {name: value for name, value in given.items() if value is not None}
+    options = {name: getattr(body, name) for name in CONSTRAINT_KINDS}
+    given = {name: value for name, value in options.items() if value is not None}
     if len(given) != 1:
         raise InvalidRequest(
-            f"expected exactly one of json_schema, regex, choices and lark, got {len(given)}"
+            f"expected exactly one of {', '.join(CONSTRAINT_KINDS)}, got {len(given)}"
         )
     params = SamplingParams(**given)
     answer = await asyncio.to_thread(_check, service, params)
@@ -132,7 +132,7 @@ def encode_input(
     if (prompt is None) == (messages is None):
         raise InvalidRequest("give either a prompt or messages", param="prompt")
     if messages is not None:
-        converted = template_messages(messages, knows_tools=False)
+        converted = template_messages(messages, knows_tools=False, syntax=service.call_syntax)
         return service.engine.encode_chat(converted)
     assert prompt is not None
     return list(encode_prompt(service.engine, prompt))
@@ -142,7 +142,7 @@ def _tokenize(service: Service, body: TokenizeBody) -> list[int]:
     if body.prompt is not None and body.messages is None and not body.add_special_tokens:
         return service.engine.encode(body.prompt, special=True)
     if body.messages is not None and body.prompt is None and not body.add_generation_prompt:
-        converted = template_messages(body.messages, knows_tools=False)
+        converted = template_messages(body.messages, knows_tools=False, syntax=service.call_syntax)
         return service.engine.encode_chat(converted, add_generation_prompt=False)
     return encode_input(service, body.prompt, body.messages)
 

@@ -8,7 +8,7 @@ from umbel.server.protocol.fields import GenerationFields
 
 _AS_THEY_ARE = (
     "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-    "n", "min_tokens", "stop_token_ids", "ignore_eos",
+    "n", "min_tokens", "stop_token_ids", "ignore_eos", "skip_special_tokens",
 )  # fmt: skip
 _MAX_SEED = 2**63
 
@@ -34,12 +34,6 @@ def sampling_options(body: GenerationFields) -> dict[str, Any]:
 
 
 def _refuse_unsupported(body: GenerationFields) -> None:
-    if body.skip_special_tokens is False:
-        raise UnsupportedField(
-            "skip_special_tokens=false is not supported: special tokens are never shown; leave "
-            "the field out",
-            param="skip_special_tokens",
-        )
     if body.include_stop_str_in_output:
         raise UnsupportedField(
             "include_stop_str_in_output=true is not supported: an output ends before its stop "

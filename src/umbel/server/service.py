@@ -5,7 +5,7 @@ when the client leaves, or when the server must stop.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
@@ -29,6 +29,7 @@ from umbel.server.metrics import ServerMetrics
 from umbel.server.record import RequestRecord, record_of
 from umbel.server.settings import ServerSettings
 from umbel.server.thinking import find_think_tags
+from umbel.server.tool_syntax import find_syntax
 
 Answer = TypeVar("Answer")
 
@@ -57,6 +58,7 @@ class Service:
         self.model_name = settings.model_name or engine.model_name
         self.metrics = ServerMetrics(engine, self.model_name)
         self.think_tags = find_think_tags(engine.tokenizer)
+        self.call_syntax = find_syntax(engine.tokenizer.chat_template, engine.tokenizer.special_ids)
         self.is_draining = False
         self.workers = ThreadPoolExecutor(settings.num_workers, thread_name_prefix="umbel-server")
         self._dump = None if settings.dump is None else RequestDump(settings.dump)
@@ -100,7 +102,7 @@ class Service:
         *,
         timeout_s: float | None,
         salt: str | None,
-        locate: Callable[[InvalidConstraint], None],
+        locate: Callable[["Service", InvalidConstraint], Awaitable[None]],
     ) -> AsyncIterator[Call]:
         """A started call, which ends with the block. Raises what `Engine.submit` raises.
 
@@ -112,7 +114,7 @@ class Service:
             async with self.running(request, call, timeout_s=timeout_s):
                 yield call
         except InvalidConstraint as error:
-            locate(error)
+            await locate(self, error)
             raise
 
     @asynccontextmanager

@@ -70,6 +70,7 @@ def make_server(
         access_log=False,  # ours is written by the gate
         lifespan="on",
         ws="none",
+        timeout_keep_alive=60,  # s; clients keep connections in pools
         timeout_graceful_shutdown=int(app.service.settings.drain_s + _EXTRA_S),
         server_header=False,
     )

@@ -1,15 +1,17 @@
 """Server-sent events: a response whose parts are made while it is sent."""
 
+import logging
 from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from umbel.runtime.errors import RequestCancelled, UmbelError
+from umbel.runtime.errors import EngineError, RequestCancelled, UmbelError
 from umbel.server.errors import error_body
 from umbel.server.record import record_of
 
+logger = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
 _encoder = msgspec.json.Encoder()
 
@@ -60,6 +62,13 @@ class EventStream(Response):
             except UmbelError as error:
                 record.error = error.code
                 await _send_part(send, self._failure(error))
+            except OSError:
+                raise
+            except Exception as exc:
+                logger.exception("request %s failed in its stream", record.request_id)
+                record.error = EngineError.code
+                fault = EngineError(f"the server failed: {type(exc).__name__}")
+                await _send_part(send, self._failure(fault))
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except OSError:  # the connection broke while it was written to
             record.error = RequestCancelled.code

@@ -8,11 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 
-import msgspec
+from umbel.server.tool_syntax import CallSyntax
 
-from umbel.server.tools import CallSyntax
-
-_MAX_HEAD_CHARS = 1024  # a call's text up to its arguments; longer is no call
 _WHITESPACE = " \t\r\n"
 
 
@@ -43,25 +40,24 @@ ToolPiece = TextPiece | CallOpened | CallPiece
 
 
 class _State(Enum):
-    TEXT = auto()  # for the reader, until a call opens
-    OPENING = auto()  # nothing but calls: before the first
-    HEAD = auto()  # {"name": "...", "arguments":
+    TEXT = auto()  # for the reader, until a call begins
     ARGUMENTS = auto()
-    TAIL = auto()  # after the arguments
-    NEXT = auto()  # nothing but calls: after one
-    REST = auto()  # text that is no call any more
+    END = auto()  # after the arguments
+    NEXT = auto()  # inside a block of calls: after one
 
 
 class ToolCallParser:
-    """Reads the text of one output. Calls of names that are not in `names` are text."""
+    """Reads the text of one output. Calls of names that are not in `names` are text; whitespace
+    next to a call belongs to it.
+    """
 
     def __init__(self, syntax: CallSyntax, names: Collection[str]) -> None:
         self._syntax = syntax
-        self._names = names
-        self._state = _State.TEXT if syntax.has_text else _State.OPENING
+        self._starts = _Marks({syntax.open + syntax.begin_of(name): name for name in names})
+        self._nexts = _Marks({syntax.between + syntax.begin_of(name): name for name in names})
+        self._state = _State.TEXT
         self._buffer = ""  # not decided on
-        self._marked = ""  # the text in front of the buffer, if the call turns out to be none
-        self._arguments = _JsonValue()
+        self._arguments = _JsonObject()
         self._num_calls = 0
         self._pieces: list[ToolPiece] = []
 
@@ -78,63 +74,33 @@ class ToolCallParser:
 
     def finish(self) -> list[ToolPiece]:
         """No more text will come: what is left."""
-        if self._state is _State.HEAD:
-            self._give_up()
-            while self._buffer and self._advance():
-                pass
-        if self._state in (_State.TEXT, _State.OPENING, _State.REST) and (
-            self._buffer.strip(_WHITESPACE) or not self._num_calls
-        ):
+        is_text = self._state is _State.TEXT
+        if is_text and (self._buffer.strip(_WHITESPACE) or not self._num_calls):
             self._say(self._buffer)
         self._buffer = ""
         return self._take()
 
     def _advance(self) -> bool:
         """One decision; False when more text is needed for it."""
-        return _STEPS[self._state](self)
+        match self._state:
+            case _State.TEXT:
+                return self._read_text()
+            case _State.ARGUMENTS:
+                return self._read_arguments()
+            case _State.END:
+                return self._read_mark(self._syntax.end, self._after_end())
+            case _State.NEXT:
+                return self._read_next()
 
     def _read_text(self) -> bool:
-        opening = self._syntax.opening
-        at = self._buffer.find(opening)
-        if at >= 0:
-            before = self._buffer[:at].rstrip(_WHITESPACE)
-            self._say(before)
-            self._marked = self._buffer[len(before) : at + len(opening)]
-            self._buffer = self._buffer[at + len(opening) :]
-            self._state = _State.HEAD
-            return True
-        # Keep what may become a mark, and whitespace, which is dropped next to a call.
-        safe = len(self._buffer) - _overlap(self._buffer, opening)
-        safe = len(self._buffer[:safe].rstrip(_WHITESPACE))
+        at, name, length = self._starts.find(self._buffer)
+        # Whitespace is kept back: it is dropped if a call follows.
+        safe = len(self._buffer[:at].rstrip(_WHITESPACE))
         self._say(self._buffer[:safe])
-        self._buffer = self._buffer[safe:]
-        return False
-
-    def _read_opening(self) -> bool:
-        found, rest = _after(self._buffer, self._syntax.opening)
-        if found is None:
+        if name is None:
+            self._buffer = self._buffer[safe:]
             return False
-        if found:
-            self._marked = self._buffer[: len(self._buffer) - len(rest)]
-            self._buffer = rest
-            self._state = _State.HEAD
-        else:
-            self._state = _State.REST
-        return True
-
-    def _read_head(self) -> bool:
-        head = _scan_head(self._buffer)
-        if head is None and len(self._buffer) <= _MAX_HEAD_CHARS:
-            return False
-        if not head or head[0] not in self._names or head[1] > _MAX_HEAD_CHARS:
-            self._give_up()
-            return True
-        name, length = head
-        self._buffer = self._buffer[length:]
-        self._pieces.append(CallOpened(self._num_calls, name))
-        self._num_calls += 1
-        self._arguments = _JsonValue()
-        self._state = _State.ARGUMENTS
+        self._open_call(name, at + length)
         return True
 
     def _read_arguments(self) -> bool:
@@ -143,44 +109,37 @@ class ToolCallParser:
             self._pieces.append(CallPiece(self._num_calls - 1, self._buffer[:length]))
         self._buffer = self._buffer[length:]
         if is_whole:
-            self._state = _State.TAIL
+            self._state = _State.END
         return is_whole
 
-    def _read_tail(self) -> bool:
-        found, rest = _after(self._buffer, "}")
-        if found and self._syntax.has_text:
-            found, rest = _after(rest, self._syntax.closing)
-        if found is None:
-            return False
-        if found:
-            self._buffer = rest
-        self._state = _State.TEXT if self._syntax.has_text else _State.NEXT
-        return True
-
     def _read_next(self) -> bool:
-        found, rest = _after(self._buffer, self._syntax.separator or "\0")
-        if found is None:
-            return False
-        if found:
-            self._marked = self._buffer[: len(self._buffer) - len(rest)]
-            self._buffer = rest
-            self._state = _State.HEAD
+        name, length = self._nexts.match(self._buffer)
+        if name is not None:
+            self._open_call(name, length)
             return True
-        _, self._buffer = _after(self._buffer, self._syntax.closing)
-        self._state = _State.REST
+        if self._nexts.may_become(self._buffer):
+            return False
+        return self._read_mark(self._syntax.close, _State.TEXT)
+
+    def _read_mark(self, mark: str, then: _State) -> bool:
+        """Drop a mark that must come next; without it, what is there is text again."""
+        if self._buffer.startswith(mark):
+            self._buffer, self._state = self._buffer[len(mark) :], then
+            return True
+        if mark.startswith(self._buffer):
+            return False
+        self._state = _State.TEXT
         return True
 
-    def _read_rest(self) -> bool:
-        safe = len(self._buffer.rstrip(_WHITESPACE))
-        self._say(self._buffer[:safe])
-        self._buffer = self._buffer[safe:]
-        return False
+    def _after_end(self) -> _State:
+        return _State.NEXT if self._syntax.open else _State.TEXT
 
-    def _give_up(self) -> None:
-        """It is no call: the marks are text, and what follows may hold another."""
-        self._say(self._marked)
-        self._marked = ""
-        self._state = _State.TEXT if self._syntax.has_text else _State.REST
+    def _open_call(self, name: str, length: int) -> None:
+        self._buffer = self._buffer[length:]
+        self._pieces.append(CallOpened(self._num_calls, name))
+        self._num_calls += 1
+        self._arguments = _JsonObject()
+        self._state = _State.ARGUMENTS
 
     def _say(self, text: str) -> None:
         if text:
@@ -191,18 +150,38 @@ class ToolCallParser:
         return pieces
 
 
-_STEPS = {
-    _State.TEXT: ToolCallParser._read_text,
-    _State.OPENING: ToolCallParser._read_opening,
-    _State.HEAD: ToolCallParser._read_head,
-    _State.ARGUMENTS: ToolCallParser._read_arguments,
-    _State.TAIL: ToolCallParser._read_tail,
-    _State.NEXT: ToolCallParser._read_next,
-    _State.REST: ToolCallParser._read_rest,
-}
+class _Marks:
+    """Texts that may begin somewhere, with the names that they stand for. None begins another."""
+
+    def __init__(self, marks: dict[str, str]) -> None:
+        self._marks = marks
+        self._firsts = {mark[:1] for mark in marks}
+
+    def find(self, text: str) -> tuple[int, str | None, int]:
+        """(where the first mark begins, its name, its length). A name of None: there is none, but
+        from there on the text may become one.
+        """
+        for at, char in enumerate(text):
+            if char in self._firsts:
+                name, length = self.match(text, at)
+                if name is not None:
+                    return at, name, length
+                if self.may_become(text[at:]):
+                    return at, None, 0
+        return len(text), None, 0
+
+    def match(self, text: str, at: int = 0) -> tuple[str | None, int]:
+        """(name, length) of the mark at a place, or (None, 0)."""
+        for mark, name in self._marks.items():
+            if text.startswith(mark, at):
+                return name, len(mark)
+        return None, 0
+
+    def may_become(self, text: str) -> bool:
+        return any(mark.startswith(text) for mark in self._marks)
 
 
-class _JsonValue:
+class _JsonObject:
     """Finds the end of an object that comes in pieces."""
 
     def __init__(self) -> None:
@@ -229,64 +208,3 @@ class _JsonValue:
                 if self._depth == 0:
                     return index + 1, True
         return len(text), False
-
-
-def _after(text: str, mark: str) -> tuple[bool | None, str]:
-    """(whether `mark` comes next but for whitespace, the text after it); None: not decided yet."""
-    rest = text.lstrip(_WHITESPACE)
-    if rest.startswith(mark):
-        return True, rest[len(mark) :]
-    return (None if mark.startswith(rest) else False), text
-
-
-def _overlap(text: str, mark: str) -> int:
-    """Length of the longest end of `text` that begins `mark`."""
-    for length in range(min(len(text), len(mark) - 1), 0, -1):
-        if text.endswith(mark[:length]):
-            return length
-    return 0
-
-
-def _scan_head(text: str) -> tuple[str, int] | tuple[()] | None:
-    """(name, length) of `{"name": "...", "arguments": ` before an object; () if it is something
-    else, None if it may become one.
-    """
-    rest = text
-    for mark in ("{", '"name"', ":"):
-        found, rest = _after(rest, mark)
-        if not found:
-            return None if found is None else ()
-    rest = rest.lstrip(_WHITESPACE)
-    if not rest:
-        return None
-    end = _string_end(rest)
-    if end is None:
-        return None if rest[0] == '"' else ()
-    try:
-        name = msgspec.json.decode(rest[:end], type=str)
-    except msgspec.DecodeError:
-        return ()
-    rest = rest[end:]
-    for mark in (",", '"arguments"', ":"):
-        found, rest = _after(rest, mark)
-        if not found:
-            return None if found is None else ()
-    rest = rest.lstrip(_WHITESPACE)
-    if not rest:
-        return None
-    return (name, len(text) - len(rest)) if rest[0] == "{" else ()
-
-
-def _string_end(text: str) -> int | None:
-    """Where the JSON string at the beginning of `text` ends; None: it does not, or is none."""
-    if text[0] != '"':
-        return None
-    at = 1
-    while at < len(text):
-        if text[at] == "\\":
-            at += 2
-        elif text[at] == '"':
-            return at + 1
-        else:
-            at += 1
-    return None

@@ -11,7 +11,9 @@ from typing import Any, Literal
 import msgspec
 
 from umbel.runtime.errors import InvalidRequest
+from umbel.server.constraints import Wanted
 from umbel.server.errors import UnsupportedField
+from umbel.server.tool_syntax import CallSyntax
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -50,54 +52,26 @@ class ToolPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class CallSyntax:
-    """How calls are written. Each is {"name": ..., "arguments": {...}} between two marks.
-
-    `opening` is the text from which on a call is expected; with `has_text`, any text may stand
-    before and after calls, otherwise the output is calls and nothing else.
-    """
-
-    opening: str
-    separator: str  # between two calls without text; "": there is at most one
-    closing: str
-    has_text: bool
-    hint: str  # how the model is told, when its template does not
-
-
-TAGGED = CallSyntax(
-    opening="<tool_call>", separator="", closing="</tool_call>", has_text=True,
-    hint="To call one, write\n<tool_call>\n"
-    '{"name": <name>, "arguments": <arguments>}\n</tool_call>',
-)  # fmt: skip
-JSON_ONE = CallSyntax(
-    opening="", separator="", closing="", has_text=False,
-    hint='Answer with a call: {"name": <name>, "arguments": <arguments>}',
-)  # fmt: skip
-JSON_LIST = CallSyntax(
-    opening="[", separator=",", closing="]", has_text=False,
-    hint='Answer with a JSON list of calls: [{"name": <name>, "arguments": <arguments>}]',
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
 class ToolConstraint:
     """`options` for `SamplingParams`, and how to read the output.
 
     `raw` is the custom tool whose input is the whole output; otherwise `syntax` says how calls are
-    written. `places` are (JSON Pointer in the constraint's schema, field of the body).
+    written.
     """
 
     options: dict[str, Any]
     syntax: CallSyntax | None = None
     raw: ToolSpec | None = None
-    places: tuple[tuple[str, str], ...] = ()
 
 
-def build_tool_constraint(plan: ToolPlan) -> ToolConstraint:
+def build_tool_constraint(
+    plan: ToolPlan, syntax: CallSyntax, wanted: Wanted | None = None
+) -> ToolConstraint:
     """What keeps the calls of an output valid, and how they are found in it.
 
-    Required calls follow one schema. A custom tool is forced by its own grammar, so it must be the
-    only tool. Where the model may choose to answer in text, calls are found by their marks.
+    Where the model may choose, the output is free text (or follows `wanted`) until a call begins;
+    where it must call, the output is calls. A custom tool is forced by its own grammar, so it must
+    be the only tool.
     """
     customs = [tool for tool in plan.tools if tool.kind == "custom"]
     if customs and not (plan.is_required and len(plan.tools) == 1):
@@ -108,14 +82,20 @@ def build_tool_constraint(plan: ToolPlan) -> ToolConstraint:
         )
     if customs:
         return ToolConstraint(_custom_options(customs[0]), raw=customs[0])
-    if not plan.is_required:
-        return ToolConstraint({}, syntax=TAGGED)
-    if plan.is_parallel:
-        schema, places = _call_schema(plan.tools, "/items")
-        listed = {"type": "array", "items": schema, "minItems": 1}
-        return ToolConstraint({"json_schema": listed}, syntax=JSON_LIST, places=places)
-    schema, places = _call_schema(plan.tools, "")
-    return ToolConstraint({"json_schema": schema}, syntax=JSON_ONE, places=places)
+    tools = [(tool.name, _schema(tool)) for tool in plan.tools]
+    is_answer_free = plan.is_required or wanted is None
+    form = syntax.tag(
+        tools,
+        is_required=plan.is_required or not is_answer_free,
+        is_parallel=plan.is_parallel,
+    )
+    if not is_answer_free:
+        assert wanted is not None
+        form = {"type": "or", "elements": [_format_of(wanted), form]}
+    options: dict[str, Any] = {"structural_tag": {"type": "structural_tag", "format": form}}
+    if syntax.has_special:
+        options["skip_special_tokens"] = False
+    return ToolConstraint(options, syntax=syntax)
 
 
 def make_plan(
@@ -149,7 +129,7 @@ def describe_tools(plan: ToolPlan, syntax: CallSyntax | None) -> str:
     """System text about the tools, for templates that have no place for them."""
     lines = [_encoder.encode(tool.as_template_sees_it()).decode() for tool in plan.offered]
     text = "You can call these tools:\n<tools>\n" + "\n".join(lines) + "\n</tools>"
-    return text if syntax is None else f"{text}\n{syntax.hint}"
+    return text if syntax is None else f"{text}\n{syntax.hint()}"
 
 
 def _check_names(tools: Sequence[ToolSpec]) -> None:
@@ -186,46 +166,46 @@ def _custom_options(tool: ToolSpec) -> dict[str, Any]:
     return {syntax: definition}
 
 
-def _call_schema(
-    tools: Sequence[ToolSpec], place: str
-) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """The schema of one call of any of the tools, at the JSON Pointer `place`."""
-    schemas, places = [], []
-    for index, tool in enumerate(tools):
-        pointer = place if len(tools) == 1 else f"{place}/anyOf/{index}"
-        pointer += "/properties/arguments"
-        places.append((pointer, f"{tool.field}.parameters"))
-        schemas.append(
-            {
-                "type": "object",
-                "properties": {
-                    "name": {"const": tool.name},
-                    "arguments": _moved(_schema(tool), pointer),
-                },
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-        )
-    whole = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-    return whole, tuple(places)
+def _format_of(wanted: Wanted) -> dict[str, Any]:
+    """A constraint as a part of a structural tag."""
+    match wanted.kind:
+        case "json_schema":
+            return {"type": "json_schema", "json_schema": _decoded(wanted)}
+        case "regex":
+            return {"type": "regex", "pattern": wanted.source}
+        case "lark" | "gbnf":
+            return {"type": "grammar", "grammar": wanted.source}
+        case "choices":
+            texts = [{"type": "const_string", "value": text} for text in wanted.source]
+            return {"type": "or", "elements": texts}
+    raise UnsupportedField(
+        f"{wanted.field} together with tools is not supported: describe the calls in it, too",
+        param=wanted.field,
+    )
+
+
+def _decoded(wanted: Wanted) -> Any:
+    """A schema that may be JSON text."""
+    if not isinstance(wanted.source, str):
+        return wanted.source
+    try:
+        return msgspec.json.decode(wanted.source)
+    except msgspec.DecodeError as exc:
+        raise InvalidRequest(
+            f"{wanted.field} is not valid JSON: {exc}", param=wanted.field
+        ) from exc
 
 
 def _schema(tool: ToolSpec) -> Any:
-    return _NO_ARGUMENTS if tool.parameters is None else tool.parameters
-
-
-def _moved(schema: Any, pointer: str) -> Any:
-    """`schema` with its references to itself as they must be at `pointer` of a larger one."""
-    if isinstance(schema, list):
-        return [_moved(item, pointer) for item in schema]
+    """The schema of the arguments, which are always an object."""
+    schema = _NO_ARGUMENTS if tool.parameters is None else tool.parameters
+    if schema is True:
+        return {"type": "object"}
     if not isinstance(schema, dict):
-        return schema
-    moved = {}
-    for key, value in schema.items():
-        if key == "$ref" and isinstance(value, str) and value.startswith("#"):
-            moved[key] = f"#{pointer}{value[1:]}"
-        elif key in ("const", "enum", "default", "examples"):
-            moved[key] = value  # data, not schemas
-        else:
-            moved[key] = _moved(value, pointer)
-    return moved
+        return schema  # false: refused when it is compiled
+    if schema.get("type", "object") != "object":
+        raise InvalidRequest(
+            f"the arguments of {tool.name!r} have the type {schema['type']!r}: expected 'object'",
+            param=f"{tool.field}.parameters",
+        )
+    return {**schema, "type": "object"}

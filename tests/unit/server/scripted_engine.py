@@ -1,6 +1,6 @@
 """An engine whose model writes what a test tells it, and a client that speaks ASGI to its server.
 
-One token a byte (id = byte + 1); 0 is the end token, 257 to 259 are special tokens.
+One token a byte (id = byte + 1); 0 is the end token, 257 to 261 are special tokens.
 """
 
 import asyncio
@@ -14,10 +14,9 @@ from typing import Any
 from unit.runtime.simulated_engine import SHAPE
 from unit.runtime.simulation import NAMESPACE, SimulatedRunner, logprob_of
 
-from umbel.grammar import Vocabulary
 from umbel.runtime.chat import ChatTemplate
 from umbel.runtime.config import EngineConfig
-from umbel.runtime.constraints import ConstraintCompiler
+from umbel.runtime.constraints import ConstraintCompiler, make_vocabulary
 from umbel.runtime.engine import Engine
 from umbel.runtime.outputs import TokenLogprob
 from umbel.runtime.parts import EngineParts
@@ -29,8 +28,8 @@ from umbel.server.app import App, make_app
 from umbel.server.settings import ServerSettings
 
 EOS_ID = 0
-SPECIALS = {"<s>": 257, "<think>": 258, "</think>": 259}
-VOCAB_SIZE = 260
+SPECIALS = {"<s>": 257, "<think>": 258, "</think>": 259, "[TOOL_CALLS]": 260, "[ARGS]": 261}
+VOCAB_SIZE = 262
 CONTEXT_LEN = 4096
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}"
@@ -222,9 +221,7 @@ class ServerRig:
         self.runner = SimulatedRunner(num_blocks, 4)
         tokenizer = ByteTokenizer(template, specials)
         self.sampler = ScriptedSampler(tokenizer)
-        vocabulary = Vocabulary(
-            tokenizer.token_bytes, [EOS_ID], size=VOCAB_SIZE, encode=tokenizer.encode
-        )
+        vocabulary = make_vocabulary(tokenizer, VOCAB_SIZE)
         parts: Any = EngineParts(
             runner=self.runner,  # type: ignore[arg-type]  # simulated: states for logits
             sampler=self.sampler,  # type: ignore[arg-type]
@@ -281,6 +278,11 @@ def server(settings: ServerSettings | None = None, **options: Any) -> Iterator[S
     finally:
         rig.app.service.close()
         rig.engine.close()
+
+
+def hermes(name: str, arguments: str) -> str:
+    """A call as the scripted model writes it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
 def user(text: str = "hi") -> list[dict[str, str]]:

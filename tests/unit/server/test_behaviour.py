@@ -316,3 +316,19 @@ def test_requests_are_dumped_as_lines_that_can_be_sent_again(tmp_path: Path) -> 
 
     dumped = json.loads(line)
     assert (dumped["method"], dumped["path"], dumped["body"]) == ("POST", CHAT, body)
+
+
+def test_a_fault_of_the_server_in_a_stream_is_its_last_event(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("umbel.server.chat.usage_of", fail)
+    with server() as made, caplog.at_level(logging.ERROR):
+        whole = made.post(CHAT, {"messages": user()})
+        stream = made.post(CHAT, {"messages": user(), "stream": True})
+
+    assert (whole.status, whole.error["code"]) == (500, "engine_error")
+    assert stream.chunks[-1]["error"]["code"] == "engine_error"
+    assert "RuntimeError: a bug" in caplog.text

@@ -5,9 +5,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from unit.server.scripted_engine import MODEL, Answer, ServerRig, server, user
+from unit.server.scripted_engine import MODEL, TEMPLATE, Answer, ServerRig, hermes, server, user
 
 CHAT = "/v1/chat/completions"
+BACK_REFERENCE = "(a)\\1"  # no regular language: refused by name
 CITY = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 20}},
@@ -21,6 +22,8 @@ ADD = {
     "additionalProperties": False,
     "$defs": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
 }
+LIST = {"type": "array"}
+FORTY_TWO = {"type": "const_string", "value": "42"}
 TOOLS = [
     {"type": "function", "function": {"name": "weather", "parameters": CITY}},
     {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": ADD}},
@@ -201,7 +204,7 @@ def test_json_object_gives_any_object() -> None:
 
 
 def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string", "format": "odd"}}}
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": BACK_REFERENCE}}}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
     with server() as made:
         answers = [
@@ -213,14 +216,11 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place() -> None:
         assert answer.status == 400
         assert answer.error["code"] == "unsupported_constraint"
         assert answer.error["param"] == "response_format.json_schema.schema"
-        assert answer.error["where"] == "/properties/a/format"
+        assert answer.error["where"] == "/properties/a/pattern"
 
 
 def test_required_calls_follow_the_schemas_of_their_tools() -> None:
-    text = (
-        '[{"name": "weather", "arguments": {"city": "Rome"}}, '
-        '{"name": "add", "arguments": {"a": 1, "b": 23}}]'
-    )
+    text = hermes("weather", '{"city": "Rome"}') + "\n" + hermes("add", '{"a": 1, "b": 23}')
     with server() as made:
         made.script(text)
         answer = both(made, {"messages": user(), "tools": TOOLS, "tool_choice": "required"})
@@ -246,7 +246,7 @@ def test_a_model_that_would_rather_chat_calls_the_named_tool() -> None:
 
 def test_without_parallel_calls_there_is_one() -> None:
     with server() as made:
-        made.script('{"name": "weather", "arguments": {"city": "Rome"}}, more')
+        made.script(hermes("weather", '{"city": "Rome"}') * 2)
         answer = both(
             made,
             {
@@ -259,9 +259,9 @@ def test_without_parallel_calls_there_is_one() -> None:
 
 
 def test_auto_finds_calls_in_text() -> None:
-    call = '{"name": "weather", "arguments": {"city": "Rome"}}'
+    call = hermes("weather", '{"city": "Rome"}')
     with server() as made:
-        made.script(f"I look.\n<tool_call>\n{call}\n</tool_call>")
+        made.script(f"I look.\n{call}")
         called = both(made, {"messages": user(), "tools": TOOLS})
         made.script("No need <to> look.")
         plain = both(made, {"messages": user(), "tools": TOOLS, "tool_choice": "auto"})
@@ -273,8 +273,53 @@ def test_auto_finds_calls_in_text() -> None:
     assert plain["finish_reason"] == "stop"
 
 
+def test_auto_keeps_the_arguments_of_a_call_to_its_schema() -> None:
+    with server() as made:
+        made.script("Fine: " + hermes("weather", '{"town": 3}'))
+        answer = both(made, {"messages": user(), "tools": TOOLS, "max_tokens": 200})
+
+    (call,) = answer["tool_calls"]
+    assert answer["content"] == "Fine:"
+    jsonschema.validate(json.loads(call["function"]["arguments"]), CITY)
+
+
+@pytest.mark.parametrize("text", ["{ no json", "<tool_call> of add"])
+def test_a_format_and_tools_give_the_format_or_a_call(text: str) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": CITY}}
+    body = {"messages": user(), "tools": TOOLS, "response_format": form, "max_tokens": 200}
+    with server() as made:
+        made.script(text)
+        answer = both(made, body)
+
+    if text.startswith("<"):
+        assert answer["finish_reason"] == "tool_calls"
+    else:
+        jsonschema.validate(json.loads(answer["content"]), CITY)
+
+
+def test_the_format_of_calls_is_the_models_own_and_may_have_special_tokens() -> None:
+    template = TEMPLATE + "{# [TOOL_CALLS] [ARGS] {{ tools }} #}"
+    with server(template=template, specials=("[TOOL_CALLS]", "[ARGS]")) as made:
+        made.script('Hm. [TOOL_CALLS]weather[ARGS]{"city": "Rome"}')
+        answer = both(made, {"messages": user(), "tools": TOOLS})
+
+    assert answer["content"] == "Hm."
+    assert answer["tool_calls"] == [
+        {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    ]
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_special_tokens_are_shown_on_request(skip: bool) -> None:
+    with server() as made:
+        made.script("a<s>b")
+        answer = both(made, {"messages": user(), "skip_special_tokens": skip})
+
+    assert answer["content"] == ("ab" if skip else "a<s>b")
+
+
 def test_with_tool_choice_none_nothing_is_called() -> None:
-    text = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
+    text = hermes("weather", "{}")
     with server() as made:
         made.script(text)
         answer = both(made, {"messages": user(), "tools": TOOLS, "tool_choice": "none"})
@@ -312,14 +357,14 @@ def test_a_custom_tool_among_others_is_refused_by_name() -> None:
 
 
 def test_a_tools_schema_that_cannot_be_enforced_is_named() -> None:
-    bad = {"type": "object", "properties": {"x": {"type": "string", "format": "odd"}}}
+    bad = {"type": "object", "properties": {"x": {"type": "string", "pattern": BACK_REFERENCE}}}
     tools = [*TOOLS, {"type": "function", "function": {"name": "bad", "parameters": bad}}]
     with server() as made:
         answer = made.post(CHAT, {"messages": user(), "tools": tools, "tool_choice": "required"})
 
     assert answer.status == 400
     assert answer.error["param"] == "tools[2].function.parameters"
-    assert answer.error["where"] == "/properties/x/format"
+    assert answer.error["where"] == "/properties/x/pattern"
 
 
 def test_tools_are_described_to_templates_that_do_not_know_them() -> None:
@@ -369,7 +414,7 @@ def test_calls_and_results_are_written_out_for_other_templates() -> None:
         made.script(lambda prompt: seen.append(prompt) or "ok")  # type: ignore[func-returns-value]
         made.post(CHAT, {"messages": history})
 
-    assert '[assistant]<tool_call>\n{"name":"add","arguments":{"a":1}}\n</tool_call>' in seen[0]
+    assert "[assistant]" + hermes("add", '{"a": 1}') in seen[0]
     assert "[user]<tool_response>\n2\n</tool_response>" in seen[0]
 
 
@@ -399,18 +444,19 @@ def test_an_answer_may_be_sent_back_as_it_came() -> None:
         ({"verbosity": "low"}, "verbosity"),
         ({"functions": []}, "functions"),
         ({"web_search_options": {}}, "web_search_options"),
-        ({"structural_tag": "x"}, "structural_tag"),
         ({"tools": [{"type": "mcp"}]}, "tools[0].type"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].function.name"),
         ({"tool_choice": "required"}, "tools"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "no"}}},
          "tool_choice"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
         ({"response_format": {"type": "json_object"}, "regex": "a"}, "regex"),
-        ({"ebnf": 'root ::= "a"'}, "ebnf"),
-        ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"ebnf": "root ::= missing"}, "ebnf"),
+        ({"structural_tag": {"x": 1}}, "structural_tag"),
+        ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
+        ({"tools": [{"type": "function", "function": {"name": "x", "parameters": LIST}}]},
+         "tools[0].function.parameters"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"timeout_s": 0}, "timeout_s"),
     ],
@@ -446,6 +492,19 @@ def test_harmless_fields_and_nulls_change_nothing() -> None:
         ({"guided_json": {"const": 42}}, "42"),
         ({"guided_json": '{"const": 42}'}, "42"),
         ({"json_schema": '{"const": 42}'}, "42"),
+        ({"guided_grammar": 'start: "4" "2"'}, "42"),
+        ({"ebnf": 'root ::= "42"'}, "42"),
+        ({"structural_tag": {"type": "structural_tag", "format": FORTY_TWO}}, "42"),
+        ({"response_format": {"type": "structural_tag", "format": FORTY_TWO}}, "42"),
+        (
+            {
+                "structured_outputs": {
+                    "structural_tag": {"type": "structural_tag", "format": FORTY_TWO}
+                }
+            },
+            "42",
+        ),
+        ({"structured_outputs": {"grammar": 'start: "42"'}}, "42"),
         ({"structured_outputs": {"regex": "[0-9]{2}"}}, "42"),
         ({"structured_outputs": {"choice": ["42"]}}, "42"),
         ({"structured_outputs": {"json": {"const": 42}}}, "42"),

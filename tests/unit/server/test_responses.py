@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from unit.server.scripted_engine import Answer, server
+from unit.server.scripted_engine import Answer, hermes, server
 
 RESPONSES = "/v1/responses"
 SCHEMA = {
@@ -91,10 +91,7 @@ def test_a_format_is_followed() -> None:
 
 
 def test_a_called_tool_is_an_item_whose_deltas_add_up() -> None:
-    text = (
-        '[{"name": "check", "arguments": {"ok": true}}, '
-        '{"name": "check", "arguments": {"ok": false}}]'
-    )
+    text = "\n".join(hermes("check", f'{{"ok": {ok}}}') for ok in ("true", "false"))
     body = {"input": "hi", "tools": [TOOL], "tool_choice": "required"}
     with server() as made:
         made.script(text)

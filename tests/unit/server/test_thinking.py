@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from unit.server.scripted_engine import TEMPLATE, ServerRig, server, user
+from unit.server.scripted_engine import TEMPLATE, ServerRig, hermes, server, user
 
 from umbel.server.thinking import find_think_tags
 
@@ -100,7 +100,7 @@ def test_thought_and_answer_share_the_limit() -> None:
 def test_tools_are_called_after_the_thought() -> None:
     tools = [{"type": "function", "function": {"name": "go"}}]
     body = {"messages": user(), "tools": tools, "tool_choice": "required"}
-    with thinker('[{"name": "go", "arguments": {}}]') as made:
+    with thinker(hermes("go", "{}")) as made:
         answer = made.post(CHAT, body)
 
     message = answer.json["choices"][0]["message"]

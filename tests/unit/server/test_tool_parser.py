@@ -8,11 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from umbel.grammar.cfg.tools import tool_formats
 from umbel.server.tool_parser import CallOpened, CallPiece, TextPiece, ToolCallParser, ToolPiece
-from umbel.server.tools import JSON_LIST, JSON_ONE, TAGGED, CallSyntax
+from umbel.server.tool_syntax import CallSyntax, make_syntax
 
 NAMES = ("get_weather", "add")
-CALL = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+HERMES = make_syntax("hermes", ())
+SYNTAXES = {name: make_syntax(name, ()) for name, form in tool_formats().items() if not form.answer}
+
+
+def written(name: str, arguments: str, syntax: CallSyntax = HERMES) -> str:
+    """One call as a model writes it."""
+    return f"{syntax.open}{syntax.begin_of(name)}{arguments}{syntax.end}{syntax.close}"
+
+
+CALL = written("get_weather", '{"city": "Paris"}')
 
 
 @dataclass
@@ -44,17 +54,15 @@ def read(text: str, syntax: CallSyntax, cuts: list[int] | None = None) -> Read:
     return found
 
 
-def test_a_tagged_call_is_found_between_texts() -> None:
-    found = read(f"Let me see.\n<tool_call>\n{CALL}\n</tool_call>\nDone.", TAGGED)
+def test_a_call_is_found_between_texts() -> None:
+    found = read(f"Let me see.\n{CALL}\nDone.", HERMES)
 
     assert found.calls == [["get_weather", '{"city": "Paris"}']]
     assert found.text == "Let me see.\nDone."
 
 
 def test_adjacent_calls_leave_no_text() -> None:
-    one = f"<tool_call>\n{CALL}\n</tool_call>"
-
-    found = read(f"{one}\n{one}\n", TAGGED)
+    found = read(f"{CALL}\n{CALL}\n", HERMES)
 
     assert len(found.calls) == 2
     assert found.text == ""
@@ -68,45 +76,41 @@ def test_adjacent_calls_leave_no_text() -> None:
         "half a mark <tool_c",
         "<tool_call>",
         "<tool_call>no json</tool_call>",
-        '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
-        '<tool_call>{"name": 3}',
-        '<tool_call>{"name": "add", "arguments": [1]}</tool_call>',
-        '<tool_call>{"name": "ad',
+        written("unknown", "{}"),
+        '<tool_call>\n{"name": "ad',
         "",
     ],
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
-    found = read(text, TAGGED)
-
-    assert found == Read(text)
+    assert read(text, HERMES) == Read(text)
 
 
 def test_a_call_after_a_broken_one_is_found() -> None:
-    found = read(f"<tool_call>oh <tool_call>{CALL}</tool_call>", TAGGED)
+    found = read(f"<tool_call>oh {CALL}", HERMES)
 
     assert found.text == "<tool_call>oh"
     assert len(found.calls) == 1
 
 
 def test_arguments_that_were_cut_off_are_given_as_far_as_they_go() -> None:
-    found = read('<tool_call>{"name": "add", "arguments": {"a": "}', TAGGED)
+    found = read('<tool_call>\n{"name": "add", "arguments": {"a": "}', HERMES)
 
     assert found.calls == [["add", '{"a": "}']]
 
 
-def test_a_name_longer_than_any_call_is_text_however_it_is_cut() -> None:
-    text = '<tool_call>{"name": "add"' + " " * 2000 + ', "arguments": {}}</tool_call>'
+@pytest.mark.parametrize("name", SYNTAXES)
+def test_the_calls_of_every_format_are_found(name: str) -> None:
+    syntax = SYNTAXES[name]
+    first, second = ('{"a": [1, {}]}', '{"b": "}"}')
+    calls = [["add", first]]
+    text = f"{syntax.open}{syntax.begin_of('add')}{first}{syntax.end}"
+    if syntax.is_parallel:
+        calls.append(["get_weather", second])
+        text += f"{syntax.between}{syntax.begin_of('get_weather')}{second}{syntax.end}"
 
-    assert read(text, TAGGED) == read(text, TAGGED, list(range(len(text)))) == Read(text)
+    found = read(f"So: {text}{syntax.close}", syntax)
 
-
-def test_a_list_of_calls_and_a_single_call_are_read_without_marks() -> None:
-    listed = read(f'[{CALL}, {{"name":"add","arguments":{{"a":[1,{{}}]}}}}]', JSON_LIST)
-    single = read(CALL, JSON_ONE)
-
-    assert listed.calls == [["get_weather", '{"city": "Paris"}'], ["add", '{"a":[1,{}]}']]
-    assert single.calls == [["get_weather", '{"city": "Paris"}']]
-    assert listed.text == single.text == ""
+    assert found == Read("So:", calls)
 
 
 ARGUMENTS = st.dictionaries(
@@ -121,29 +125,26 @@ ARGUMENTS = st.dictionaries(
 
 
 @st.composite
-def outputs(draw: st.DrawFn) -> str:
+def outputs(draw: st.DrawFn, syntax: CallSyntax) -> str:
     """Texts, calls and ruins of both, in any order."""
     pieces = []
     for _ in range(draw(st.integers(0, 4))):
         kind = draw(st.sampled_from(["text", "call", "ruin"]))
         if kind == "text":
-            pieces.append(draw(st.text(alphabet='ab <>"{}\n\\_tol', max_size=8)))
+            pieces.append(draw(st.text(alphabet='ab <>[]"{}\n\\_tolCA', max_size=8)))
             continue
-        call = {"name": draw(st.sampled_from([*NAMES, "no"])), "arguments": draw(ARGUMENTS)}
-        space = draw(st.sampled_from(["", "\n", "  "]))
-        text = f"<tool_call>{space}{json.dumps(call)}{space}</tool_call>{space}"
-        if kind == "ruin":
-            text = text[: draw(st.integers(0, len(text)))]
-        pieces.append(text)
+        name = draw(st.sampled_from([*NAMES, "no"]))
+        text = written(name, json.dumps(draw(ARGUMENTS)), syntax)
+        text += draw(st.sampled_from(["", "\n", "  ", syntax.between]))
+        pieces.append(text[: draw(st.integers(0, len(text)))] if kind == "ruin" else text)
     return "".join(pieces)
 
 
 @settings(max_examples=300, deadline=None)
-@given(text=outputs(), data=st.data())
-def test_every_way_of_cutting_gives_the_same(text: str, data: st.DataObject) -> None:
-    syntax = data.draw(st.sampled_from([TAGGED, JSON_LIST, JSON_ONE]))
-    if syntax is not TAGGED:
-        text = text.replace("<tool_call>", "[").replace("</tool_call>", ",")
+@given(data=st.data())
+def test_every_way_of_cutting_gives_the_same(data: st.DataObject) -> None:
+    syntax = SYNTAXES[data.draw(st.sampled_from(sorted(SYNTAXES)))]
+    text = data.draw(outputs(syntax))
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
 
     assert read(text, syntax, cuts) == read(text, syntax)
@@ -151,18 +152,11 @@ def test_every_way_of_cutting_gives_the_same(text: str, data: st.DataObject) -> 
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    calls=st.lists(st.tuples(st.sampled_from(NAMES), ARGUMENTS), min_size=1, max_size=3),
-    tagged=st.booleans(),
-)
-def test_calls_are_found_exactly(calls: list[tuple[str, dict[str, object]]], tagged: bool) -> None:
-    texts = [json.dumps({"name": name, "arguments": value}) for name, value in calls]
-    if tagged:
-        text = "".join(f"<tool_call>\n{one}\n</tool_call>" for one in texts)
-    else:
-        text = f"[{', '.join(texts)}]"
+@given(calls=st.lists(st.tuples(st.sampled_from(NAMES), ARGUMENTS), min_size=1, max_size=3))
+def test_calls_are_found_exactly(calls: list[tuple[str, dict[str, object]]]) -> None:
+    text = "\n".join(written(name, json.dumps(value)) for name, value in calls)
 
-    found = read(text, TAGGED if tagged else JSON_LIST)
+    found = read(text, HERMES)
 
     assert found.text == ""
     assert [(name, json.loads(value)) for name, value in found.calls] == calls

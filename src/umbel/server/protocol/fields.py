@@ -33,7 +33,8 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     json: str | bool | dict[str, Any] | None = None
     regex: str | None = None
     choice: list[str] | None = None
-    grammar: str | None = None  # lark
+    grammar: str | None = None  # lark, or GBNF/EBNF
+    structural_tag: str | dict[str, Any] | None = None
     json_object: bool | None = None
     disable_fallback: Any = None  # there is no fallback
     disable_any_whitespace: Any = None  # there is at most one space anyway
@@ -47,10 +48,15 @@ class NamedSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """ "text", "json_object" or "json_schema"."""
+    """The form of an output: "text", "json_object", "json_schema", or "structural_tag" (XGrammar's,
+    with the other fields).
+    """
 
     type: str
     json_schema: NamedSchema | None = None
+    format: dict[str, Any] | None = None
+    structures: list[Any] | None = None
+    triggers: list[Any] | None = None
 
 
 class GenerationFields(HarmlessFields, kw_only=True):
@@ -88,6 +94,7 @@ class GenerationFields(HarmlessFields, kw_only=True):
     regex: str | None = None
     ebnf: str | None = None
     json_schema: str | bool | dict[str, Any] | None = None
+    structural_tag: str | dict[str, Any] | None = None
 
     timeout_s: float | None = None  # Umbel's: the deadline of this request
 

@@ -85,12 +85,14 @@ class ScoreAnswer(msgspec.Struct, kw_only=True):
 
 
 class GrammarBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Exactly one of the four."""
+    """Exactly one of these."""
 
     json_schema: str | bool | dict[str, Any] | None = None
     regex: str | None = None
     choices: list[str] | None = None
     lark: str | None = None
+    gbnf: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
 
 
 Verdict = Literal["exact", "refused", "unsatisfiable", "invalid"]

@@ -33,7 +33,7 @@ class InputItem(msgspec.Struct, kw_only=True):
 
 
 class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """ "text", "json_object" or "json_schema"; the last has a name and a schema."""
+    """The form of a text: "text", "json_object" or "json_schema"; the last has a schema."""
 
     type: str
     name: str | None = None
