@@ -88,9 +88,7 @@ def _check(
         raise ValueError(f"got {num_rows} rows; the work list is of {work.capacity.num_rows}")
     pool_dtypes = (q.dtype,) if kv_scales is None else (torch.float8_e4m3fn,)
     for name, pool in (("k_pool", k_pool), ("v_pool", v_pool)):
-        check_tensor(
-            name, pool, shape=(None, None, head_dim), dtypes=pool_dtypes, device=q.device
-        )
+        check_tensor(name, pool, shape=(None, None, head_dim), dtypes=pool_dtypes, device=q.device)
         if pool.stride(2) != 1 or pool.stride() != k_pool.stride():
             raise ValueError(
                 f"{name} has strides {pool.stride()}, k_pool {k_pool.stride()}; expected the "

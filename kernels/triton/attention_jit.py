@@ -71,9 +71,7 @@ def _add_keys(
         k = tl.load(K + slot[None, :] + offs_d[:, None], mask=k_ok, other=0.0)
         s = _scores(q, k.to(q.dtype), scale, softcap, HAS_CAP)
         if MASKED:
-            seen = _visible(
-                n, end, row_pos, tree_begin, tree_bits, window, HAS_WINDOW, HAS_TREE
-            )
+            seen = _visible(n, end, row_pos, tree_begin, tree_bits, window, HAS_WINDOW, HAS_TREE)
             s = tl.where(seen, s, NEGATIVE)
         m_new = tl.maximum(m_i, tl.max(s, 1))
         m_safe = tl.where(m_new == NEGATIVE, 0.0, m_new)

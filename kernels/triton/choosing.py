@@ -153,7 +153,7 @@ def _choose_torch(
         x = logits[row].float()
         if masks is not None and int(masks.rows[row]) >= 0:
             x = x.masked_fill(~_allowed(masks.words[masks.rows[row]], len(x)), -torch.inf)
-        best, token = x.max(0)
+        best = x.max()
         thresholds[row] = torch.finfo(torch.float32).min
         temperature = float(params.temperatures[row])
         if not bool(best.isfinite()):

@@ -101,9 +101,7 @@ def _search(
         above_c = tl.zeros((WORDS, 32), tl.float32)
         for tile in range(num_tiles):
             if tl.load(TILE_MAX + tile) >= a:
-                x, token = _load_tile(
-                    LOGITS, MASK, tile * WORDS * 32, num_tokens, has_mask, WORDS
-                )
+                x, _ = _load_tile(LOGITS, MASK, tile * WORDS * 32, num_tokens, has_mask, WORDS)
                 weight = tl.full((WORDS, 32), 1.0, tl.float32)
                 if IS_MASS:
                     weight = tl.exp2((x - top) * (inverse * LOG2E))
@@ -121,9 +119,7 @@ def _search(
         high = tl.where(
             reaches_c,
             high,
-            tl.where(
-                reaches_b, third_try - 1, tl.where(reaches_a, second_try - 1, first_try - 1)
-            ),
+            tl.where(reaches_b, third_try - 1, tl.where(reaches_a, second_try - 1, first_try - 1)),
         )
         high = tl.maximum(high, low)
     return low
@@ -139,7 +135,7 @@ def _mass_above(
     mass = tl.zeros((TILES,), tl.float32)
     for tile in range(num_tiles):
         if tl.load(TILE_MAX + tile) >= threshold:
-            x, token = _load_tile(LOGITS, MASK, tile * WORDS * 32, num_tokens, has_mask, WORDS)
+            x, _ = _load_tile(LOGITS, MASK, tile * WORDS * 32, num_tokens, has_mask, WORDS)
             weight = tl.exp2((x - top) * (inverse * LOG2E))
             total = tl.sum(tl.sum(tl.where(x >= threshold, weight, 0.0), 1), 0)
             mass = tl.where(tiles == tile, total, mass)

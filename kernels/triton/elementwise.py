@@ -166,7 +166,9 @@ def gated_activation(
         return out
     if choose_backend(gate_up, backend) == "torch":
         gate, up = gate_up.chunk(2, dim=-1)
-        active = functional.silu(gate) if kind == "silu" else functional.gelu(gate, approximate="tanh")
+        active = (
+            functional.silu(gate) if kind == "silu" else functional.gelu(gate, approximate="tanh")
+        )
         return torch.mul(active, up, out=out)
     from umbel.kernels.triton.elementwise_jit import gated_activation_kernel
 
@@ -228,17 +230,15 @@ def _check_rotation(
         )
     dtypes = (qkv.dtype,) if kv_scales is None else (torch.float8_e4m3fn,)
     for name, pool in (("k_pool", k_pool), ("v_pool", v_pool)):
-        check_tensor(
-            name, pool, shape=(None, num_kv_heads, head_dim), dtypes=dtypes, device=device
-        )
+        check_tensor(name, pool, shape=(None, num_kv_heads, head_dim), dtypes=dtypes, device=device)
         if pool.stride(2) != 1 or pool.stride() != k_pool.stride():
-            raise ValueError(f"{name} has strides {pool.stride()}; expected k_pool's, and a dense D")
+            raise ValueError(
+                f"{name} has strides {pool.stride()}; expected k_pool's, and a dense D"
+            )
     for name, ints in (("slots", slots), ("positions", positions)):
         check_tensor(name, ints, shape=(num_rows,), dtypes=(torch.int32,), device=device)
     if table is not None:
-        check_tensor(
-            "table", table, shape=(None, head_dim), dtypes=(torch.float32,), device=device
-        )
+        check_tensor("table", table, shape=(None, head_dim), dtypes=(torch.float32,), device=device)
 
 
 def _check_dense_rows(name: str, rows: Tensor) -> None:

@@ -16,8 +16,8 @@ def add_rms_norm_kernel(
     X, RESIDUAL, WEIGHT, OUT, stride_x, stride_residual, eps,
     E: tl.constexpr, BLOCK: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows). With a residual 4 * E elements a row are moved, without 2 * E; the weight stays in
-    the L2 cache."""
+    """Grid (rows). Moves 4 * E elements a row, 2 * E without a residual; the weight stays in the L2
+    cache."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     ok = at < E
@@ -124,8 +124,8 @@ def copy_rows_kernel(
     SOURCE, TARGET, IDXS, source_outer, target_outer,
     WORDS: tl.constexpr, BLOCK: tl.constexpr, IS_SCATTER: tl.constexpr,
 ):  # fmt: skip
-    """Grid (rows, outer, blocks of words): row i of one side is row IDXS[i] of the other. Moves each
-    32-bit word in and out once."""
+    """Grid (rows, outer, blocks of words): row i of one side is row IDXS[i] of the other. Moves
+    each 32-bit word in and out once."""
     i = tl.program_id(0).to(tl.int64)
     outer = tl.program_id(1).to(tl.int64)
     at = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)

@@ -43,9 +43,7 @@ class QuantizedWeight:
         return self.codes.nbytes + self.scales.nbytes
 
 
-def quantize(
-    weight: Tensor, format: QuantizedFormat, *, per_group: bool = True
-) -> QuantizedWeight:
+def quantize(weight: Tensor, format: QuantizedFormat, *, per_group: bool = True) -> QuantizedWeight:
     """The nearest codes with each scale's largest value at the end of the range.
 
     weight: [N, K] of a floating-point dtype, K a multiple of 128. Scales are bfloat16, one per 128

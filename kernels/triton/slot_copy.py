@@ -59,7 +59,9 @@ def _copy(source: Tensor, target: Tensor, slots: Tensor, *, is_scatter: bool) ->
         return
     words = source.element_size() * source[:1, :1].numel() // 4
     block = min(_BLOCK, 1 << (words - 1).bit_length())
-    sides = [side.view(side.shape[0], side.shape[1], -1).view(torch.int32) for side in (source, target)]
+    sides = [
+        side.view(side.shape[0], side.shape[1], -1).view(torch.int32) for side in (source, target)
+    ]
     copy_rows_kernel[(len(slots), source.shape[0], -(-words // block))](
         *sides,
         slots,

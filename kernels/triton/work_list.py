@@ -8,6 +8,7 @@ chunk a row's partial results do not depend on what else is in the step.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,14 +103,15 @@ def plan_work(
 
 @dataclass(slots=True)
 class _Part:
-    """Query rows with a stretch of keys, of which some may come after a row (`is_causal`)."""
+    """Query rows with a stretch of keys. `start` is the position of the first row of a run whose
+    tail this is; None: all rows come after all keys."""
 
     rows: Ints
     rows_begin: int  # in the list of all rows
     key_begin: int
     key_end: int
     page_offset: int  # page n of the path is pages[page_offset + n]
-    is_causal: bool
+    start: int | None
 
 
 class _Tiling:
@@ -118,17 +120,18 @@ class _Tiling:
     def __init__(
         self, runs: Sequence[QueryRun], group: int, block_size: int, window: int | None
     ) -> None:
+        self._runs = runs
         self._group = group
         self._block_size = block_size
         self._window = window
         sizes = [run.num_rows for run in runs]
         firsts = np.cumsum([0, *sizes])
         starts = np.array([run.start for run in runs], dtype=np.int64)
-        self.positions = (
-            np.repeat(starts - firsts[:-1], sizes) + np.arange(firsts[-1])
-        ).astype(np.int32)
+        self.positions = (np.repeat(starts - firsts[:-1], sizes) + np.arange(firsts[-1])).astype(
+            np.int32
+        )
         every = np.arange(firsts[-1], dtype=np.int32)
-        self._rows_of = [every[a:b] for a, b in zip(firsts[:-1], firsts[1:], strict=True)]
+        self._rows_of = [every[a:b] for a, b in pairwise(firsts)]
         self._is_long = [size * group > MAX_NARROW_TILE for size in sizes]
         self._parts: dict[bool, list[_Part]] = {False: [], True: []}  # by whether wide
         self._row_list: list[Ints] = []
@@ -153,18 +156,18 @@ class _Tiling:
         for is_wide in (False, True):
             rows = [self._rows_of[i] for i in stretch.run_idxs if self._is_long[i] == is_wide]
             if rows:
-                self._add_part(is_wide, np.concatenate(rows), stretch, offset, is_causal=False)
+                self._add_part(is_wide, np.concatenate(rows), stretch, offset, None)
 
     def add_tail(self, run_idx: int, tail: KeyStretch) -> None:
         offset = self._add_pages(tail)
         rows = self._rows_of[run_idx]
-        self._add_part(self._is_long[run_idx], rows, tail, offset, is_causal=True)
+        self._add_part(self._is_long[run_idx], rows, tail, offset, self._runs[run_idx].start)
 
     def _add_part(
-        self, is_wide: bool, rows: Ints, keys: KeyStretch, offset: int, *, is_causal: bool
+        self, is_wide: bool, rows: Ints, keys: KeyStretch, offset: int, start: int | None
     ) -> None:
         end = keys.position + keys.num_keys
-        part = _Part(rows, self._num_listed, keys.position, end, offset, is_causal)
+        part = _Part(rows, self._num_listed, keys.position, end, offset, start)
         self._parts[is_wide].append(part)
         self._row_list.append(rows)
         self._num_listed += len(rows)
@@ -196,18 +199,18 @@ class _Tiling:
         tiles: list[tuple[int, ...]] = []
         for part in parts:
             for first in range(0, len(part.rows), height):
-                rows = part.rows[first : first + height]
-                positions = self.positions[rows]
-                lowest, highest = int(positions.min()), int(positions.max())
+                num_rows = min(height, len(part.rows) - first)
                 begin, end = part.key_begin, part.key_end
-                if self._window is not None:
-                    begin = max(begin, lowest - self._window + 1)
                 visible_end = end
-                if part.is_causal:
-                    end, visible_end = min(end, highest + 1), min(end, lowest + 1)
+                if part.start is not None:
+                    visible_end = min(end, part.start + first + 1)
+                    end = min(end, part.start + first + num_rows)
+                if self._window is not None:
+                    lowest = int(self.positions[part.rows[first : first + num_rows]].min())
+                    begin = max(begin, lowest - self._window + 1)
                 if begin < end:
                     where = part.rows_begin + first
-                    tiles.append((where, len(rows), begin, end, visible_end, part.page_offset))
+                    tiles.append((where, num_rows, begin, end, visible_end, part.page_offset))
         return tiles
 
 

@@ -16,6 +16,7 @@ ROWS_BEGIN, NUM_ROWS, KEY_BEGIN, KEY_END, ALL_VISIBLE_END, PAGE_OFFSET, PARTIAL 
 ITEM_WIDTH = 8  # a sector of 32 bytes
 CHUNKS = tuple(256 << i for i in range(10))  # keys
 _PARTIAL_BYTES = 8  # a float32 written once and read once
+_SLACK = 0.03
 _DIRECT = -1  # the item's rows go straight to the output
 
 
@@ -42,27 +43,28 @@ class DeviceRates:
 
 
 def best_chunk(tiles: Ints, heads: HeadShape, rates: DeviceRates) -> int:
-    """The keys between cuts with the least estimated time; tiles: [n, 6]."""
+    """The keys between cuts: the fewest whose estimated time is within `_SLACK` of the best, since
+    short items even out what the estimate leaves out. tiles: [n, 6]."""
+    longest = int((tiles[:, KEY_END] - tiles[:, KEY_BEGIN]).max(initial=0))
+    num_useful = 1 + sum(chunk < longest for chunk in CHUNKS[:-1])
+    times = [_time_s(tiles, chunk, heads, rates) for chunk in CHUNKS[:num_useful]]
+    limit = (1 + _SLACK) * min(times)
+    return next(chunk for chunk, time_s in zip(CHUNKS, times, strict=False) if time_s <= limit)
+
+
+def _time_s(tiles: Ints, chunk: int, heads: HeadShape, rates: DeviceRates) -> float:
+    """max((keys + partial results) / bandwidth, one chunk / program bandwidth) + starts."""
     key_bytes = 2 * heads.head_dim * heads.element_bytes
     row_bytes = heads.group * (heads.head_dim + 1) * _PARTIAL_BYTES
     begins, ends = tiles[:, KEY_BEGIN].astype(np.int64), tiles[:, KEY_END].astype(np.int64)
-    num_bytes = int((ends - begins).sum()) * key_bytes * heads.num_kv_heads
-    longest = int((ends - begins).max(initial=0))
+    counts = -(-ends // chunk) - begins // chunk
+    num_partials = int((tiles[:, NUM_ROWS] * counts)[counts > 1].sum())
+    moved = (int((ends - begins).sum()) * key_bytes + num_partials * row_bytes) * heads.num_kv_heads
+    longest = min(chunk, int((ends - begins).max(initial=0)))
     resident = rates.num_processors * rates.programs_per_processor
-    best, best_s = CHUNKS[0], float("inf")
-    for chunk in CHUNKS:
-        counts = -(-ends // chunk) - begins // chunk
-        partials = int((tiles[:, NUM_ROWS] * counts)[counts > 1].sum())
-        num_programs = int(counts.sum()) * heads.num_kv_heads
-        moved = num_bytes + partials * row_bytes * heads.num_kv_heads
-        alone_s = min(chunk, longest) * key_bytes / rates.program_bandwidth
-        time_s = max(moved / rates.bandwidth, alone_s)
-        time_s += -(-num_programs // resident) * rates.program_s
-        if time_s < best_s:
-            best, best_s = chunk, time_s
-        if chunk >= longest:
-            break
-    return best
+    num_waves = -(-int(counts.sum()) * heads.num_kv_heads // resident)
+    busy_s = max(moved / rates.bandwidth, longest * key_bytes / rates.program_bandwidth)
+    return busy_s + num_waves * rates.program_s
 
 
 def cut_keys(tiles: Ints, chunk: int) -> tuple[Ints, Ints]:

@@ -62,7 +62,7 @@ class WorkTensors:
         is_cuda = device.type == "cuda"
         self._staging = torch.zeros(end, dtype=torch.int32, pin_memory=is_cuda)
         self._buffer = torch.zeros(end, dtype=torch.int32, device=device)
-        self._is_copied = torch.cuda.Event() if is_cuda else None
+        self._is_copied = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]  # torch
         self.narrow = self._part("narrow").view(-1, ITEM_WIDTH)
         self.wide = self._part("wide").view(-1, ITEM_WIDTH)
         self.rows = self._part("rows")

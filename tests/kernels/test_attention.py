@@ -44,9 +44,7 @@ CASES = {
     "window over a shared prefix": Case(
         shared=[100], parents=[None], runs=[(0, 5, 1), (0, 90, 1), (0, 0, 30)], window=40
     ),
-    "window with long prefill": Case(
-        runs=[(None, 60, 100)], window=33, num_kv_heads=1, group=1
-    ),
+    "window with long prefill": Case(runs=[(None, 60, 100)], window=33, num_kv_heads=1, group=1),
     "soft cap": Case(runs=[(None, 50, 1), (None, 0, 20)], softcap=1.5),
     "trees": Case(runs=[(None, n, 8) for n in (0, 45, 130)], trees=True),
     "trees of 64 below a prefix": Case(

@@ -32,9 +32,7 @@ def params_for(
         columns["top_k"] = torch.tensor([k for k, _, _ in filters], dtype=torch.int32)
         columns["top_p"] = torch.tensor([p for _, p, _ in filters])
         columns["min_p"] = torch.tensor([p for _, _, p in filters])
-    return ChoiceParams(
-        temperatures=torch.full((rows,), temperature), uniforms=uniforms, **columns
-    )
+    return ChoiceParams(temperatures=torch.full((rows,), temperature), uniforms=uniforms, **columns)
 
 
 def draw_masks(rows: int, size: int, *, density: float, seed: int = 0) -> tuple[TokenMasks, Tensor]:
@@ -48,9 +46,7 @@ def draw_masks(rows: int, size: int, *, density: float, seed: int = 0) -> tuple[
     return TokenMasks(torch.from_numpy(words.copy()), numbers), torch.from_numpy(allowed)
 
 
-def assert_drawn(
-    logits: Tensor, params: ChoiceParams, thresholds: Tensor, tokens: Tensor
-) -> None:
+def assert_drawn(logits: Tensor, params: ChoiceParams, thresholds: Tensor, tokens: Tensor) -> None:
     """Every token is where its uniform number falls among the kept ones, up to rounding."""
     for row, token in enumerate(tokens.long().tolist()):
         x = logits[row].double() / float(params.temperatures[row])
@@ -89,9 +85,7 @@ def test_greedy_takes_the_lowest_of_the_most_likely(
 ) -> None:
     logits = draw_logits(3, size).round().to(dtype)  # many equals
 
-    tokens = choose_tokens(
-        logits, params_for(3, temperature=0.0), tile=256, backend=backend
-    ).tokens
+    tokens = choose_tokens(logits, params_for(3, temperature=0.0), tile=256, backend=backend).tokens
 
     assert tokens.tolist() == [int((x == x.max()).nonzero()[0, 0]) for x in logits]
 
