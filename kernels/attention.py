@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from umbel.kernels.attention_parts import KeyStretch, Part, QueryRun, split_into_parts
+from umbel.kernels.attention_tasks import MAX_TASK_QUERIES, TaskLists
+from umbel.kernels.native import threads
+from umbel.kernels.native.threads import float_bits
 
 
 class AttentionStep:
@@ -31,7 +34,9 @@ class AttentionStep:
         self._runs = runs
         self._shared = shared
         self._tails = tails
-        self._works: dict[tuple[int | None, int], _Work] = {}  # by window and queries per KV head
+        # By window and queries per KV head.
+        self._works: dict[tuple[int | None, int], _Work] = {}
+        self._tasks: dict[tuple[int | None, int], TaskLists] = {}
 
     def attend(
         self, q: Tensor, k_pool: Tensor, v_pool: Tensor, *, scale: float, window: int | None = None
@@ -45,11 +50,48 @@ class AttentionStep:
         """
         num_rows, num_heads, _ = q.shape
         group = num_heads // k_pool.shape[0]
+        if _is_native(q, group):
+            return self._attend_natively(q, k_pool, v_pool, scale, window, group)
         work = self._works.get((window, group))
         if work is None:
             parts = split_into_parts(self._runs, self._shared, self._tails, window, group)
             work = self._works[window, group] = _Work(parts, num_rows, k_pool)
         return work.run(q, k_pool, v_pool, scale)
+
+    def _attend_natively(
+        self,
+        q: Tensor,
+        k_pool: Tensor,
+        v_pool: Tensor,
+        scale: float,
+        window: int | None,
+        group: int,
+    ) -> Tensor:
+        from umbel.kernels.native.attention import attend  # compiles on the first import
+
+        tasks = self._tasks.get((window, group))
+        if tasks is None:
+            tasks = self._tasks[window, group] = TaskLists(
+                self._runs,
+                self._shared,
+                self._tails,
+                window=window,
+                group=group,
+                num_kv_heads=k_pool.shape[0],
+            )
+        return attend(tasks, q, k_pool, v_pool, float_bits(scale))
+
+
+def _is_native(q: Tensor, group: int) -> bool:
+    """Whether the native kernel computes this: it has the same result as the torch parts."""
+    return (
+        q.dtype == torch.bfloat16
+        and q.shape[2] % 32 == 0
+        and group <= MAX_TASK_QUERIES
+        and q.device.type == "cpu"
+        and q.stride(1) == q.shape[2]
+        and threads.is_available()
+    )
 
 
 class _Work:

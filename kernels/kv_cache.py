@@ -7,6 +7,11 @@ head, so a long prefix is read without a gather.
 import torch
 from torch import Tensor
 
+from umbel.kernels.native import threads
+
+if threads.is_available():
+    from umbel.kernels.native import rows as native_rows
+
 
 def block_size_bytes(
     *, num_layers: int, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
@@ -51,6 +56,9 @@ class KVCache:
         k, v: [T, Hkv, D] of the pool's dtype; rows: [n] int64, which of the T rows (None: all, in
         order); slots: [n] int64, distinct.
         """
+        if k.dtype == torch.bfloat16 and k.stride(1) == k.shape[2] and threads.is_available():
+            native_rows.write_rows(k, v, self.k[layer], self.v[layer], rows, slots)
+            return
         if rows is not None:
             k, v = k.index_select(0, rows), v.index_select(0, rows)
         self.k[layer].index_copy_(1, slots, k.transpose(0, 1))

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from umbel.kernels.grouped import GROUP, GroupedWeight
+from umbel.kernels.native import threads
+
 # Rows for which oneDNN picks the blocked layout. float32: 64 is never slower than 1 or 16 and up to
 # twice as fast as no hint; bfloat16: no hint is best by 10 to 30 % at every row count.
 _LAYOUT_ROWS = {torch.float32: 64, torch.bfloat16: None}
@@ -66,6 +69,35 @@ class PackedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         y: Tensor = self._product(x, self._packed, self._bias, "none", [], "")
         return y
+
+
+class GroupedLinear:
+    """A bfloat16 layer over a quantized weight, in two forms, by the number of rows.
+
+    Few rows are bound by the bytes of the weight: the native product reads the codes of the file.
+    Many rows are bound by arithmetic, which oneDNN does best on a dequantized, packed weight.
+    """
+
+    def __init__(self, weight: GroupedWeight, bias: Tensor | None, *, max_native_rows: int) -> None:
+        """bias: [O] bfloat16 or None. max_native_rows: see `tuning.measure_row_limit`.
+
+        Raises `ValueError` where `can_group` is False.
+        """
+        from umbel.kernels.native.products import NativeProduct  # compiles on the first import
+
+        self.out_features, self.in_features = weight.shape
+        self.native = NativeProduct(weight, bias)
+        self.dense = make_linear(weight.dequantized().bfloat16(), bias)
+        self.weight_bytes = self.native.weight_bytes
+        self.max_native_rows = max_native_rows
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.native(x) if len(x) <= self.max_native_rows else self.dense(x)
+
+
+def can_group(shape: tuple[int, int]) -> bool:
+    """Whether this machine multiplies a quantized weight of this shape as it is."""
+    return shape[0] % 16 == 0 and shape[1] % GROUP == 0 and threads.is_available()
 
 
 def make_linear(weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> Linear:

@@ -8,6 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from umbel.kernels.native import threads
+
+if threads.is_available():
+    from umbel.kernels.native import rows
+
 
 class RMSNorm:
     """`norm(x)`: x [T, E] -> x / rms(x) * weight, [T, E], of x's dtype."""
@@ -19,14 +24,32 @@ class RMSNorm:
                 f"norm weight has shape {list(weight.shape)} and dtype {weight.dtype}; "
                 f"expected [E] float32"
             )
-        self._weight = weight
+        self._weight = weight.contiguous()
         self._shape = (weight.shape[0],)
         self._eps = eps
+        self._native = weight.shape[0] % 16 == 0 and threads.is_available()
+        self._eps_bits = threads.float_bits(eps)
 
     def __call__(self, x: Tensor) -> Tensor:
+        if self._native and _is_native(x):
+            return rows.norm_rows(x, self._weight, self._eps_bits, None)
+        return self.plain(x)
+
+    def add(self, x: Tensor, added: Tensor) -> Tensor:
+        """x [T, E] becomes x + added, in place, and is normed: [T, E]."""
+        if self._native and _is_native(x) and _is_native(added):
+            return rows.norm_rows(x, self._weight, self._eps_bits, added)
+        return self.plain(x.add_(added))
+
+    def plain(self, x: Tensor) -> Tensor:
+        """The twin in torch."""
         # .float() and .to() return their argument when there is nothing to convert.
         y = functional.rms_norm(x.float(), self._shape, self._weight, self._eps)
         return y.to(x.dtype)
+
+
+def _is_native(x: Tensor) -> bool:
+    return x.dtype == torch.bfloat16 and x.ndim == 2 and x.stride(1) == 1 and x.is_cpu
 
 
 class HeadNorm:

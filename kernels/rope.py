@@ -12,6 +12,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from umbel.kernels.native import threads
+
+if threads.is_available():
+    from umbel.kernels.native import rows
+
 RopeKind = Literal["default", "linear", "llama3", "yarn", "factors"]
 _FIRST_ROWS = 2048  # positions computed at first; grown by doubling
 
@@ -105,6 +110,19 @@ class RopeTable:
         )  # [count, D/2]
         both = torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(self.spec.attention_factor)
         return both.float()  # [count, D]
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """`apply_rope` in place where that is faster. x: [T, H, D], whose heads are contiguous."""
+    if (
+        x.dtype == torch.bfloat16
+        and x.is_cpu
+        and x.stride(1) == x.shape[2]
+        and threads.is_available()
+    ):
+        rows.rotate_rows(x, rotation.cos, rotation.sin)
+        return x
+    return apply_rope(x, rotation)
 
 
 def apply_rope(x: Tensor, rotation: Rotation) -> Tensor:

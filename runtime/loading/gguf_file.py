@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
+from umbel.kernels.grouped import GROUP, GroupedWeight
 from umbel.runtime.errors import ModelError
 
 _MAGIC = b"GGUF"
@@ -31,6 +33,7 @@ _SCALARS = {  # GGUF value type -> struct format
 _UINT32 = struct.Struct("<I")
 _UINT64 = struct.Struct("<Q")
 _MAX_DIMS = 4
+_GROUPED = {"Q4_0": 1, "Q4_1": 2, "Q8_0": 1}  # float16 numbers before the codes of a group
 _CHUNK_BYTES = 1 << 14  # halves the time to load the embedded model; larger ones leave the L2 cache
 
 
@@ -100,6 +103,35 @@ class GGUFFile:
         values = np.asarray(values, dtype=np.float32).reshape(info.shape)
         # float32 comes back as a view of the read-only mapping, all else in new memory.
         return values if values.flags.writeable else values.copy()
+
+    def load_grouped(self, name: str) -> GroupedWeight | None:
+        """The tensor as integer codes with float16 scales, if it is of such a type: Q4_0, Q4_1 or
+        Q8_0; else None.
+        """
+        info = self.tensors[name]
+        if info.type_name not in _GROUPED or len(info.shape) != 2:
+            return None
+        size = _size_bytes(info)
+        if size is None:
+            raise self._unsupported(info)
+        raw = np.frombuffer(self._data, dtype=np.uint8, count=size, offset=info.offset_bytes)
+        blocks = raw.reshape(info.shape[0], info.shape[1] // GROUP, -1)  # [O, I / 32, bytes]
+        num_steps = _GROUPED[info.type_name]
+        steps = [
+            torch.from_numpy(np.ascontiguousarray(blocks[:, :, i : i + 2]).view(np.float16)[..., 0])
+            for i in range(0, 2 * num_steps, 2)
+        ]
+        codes = np.ascontiguousarray(blocks[:, :, 2 * num_steps :])
+        if info.type_name == "Q8_0":
+            octets = torch.from_numpy(codes.view(np.int8).reshape(info.shape))
+            return GroupedWeight(octets, steps[0], None)
+        # A byte holds the codes of two inputs that are 16 apart.
+        nibbles = np.concatenate((codes & 15, codes >> 4), axis=2).reshape(info.shape)
+        # Q4_0 stores code - 8: an offset of -8 scales, exact in float16 but for huge scales.
+        offsets = steps[1] if num_steps == 2 else steps[0] * -8
+        if not bool(torch.isfinite(offsets).all()):
+            return None
+        return GroupedWeight(torch.from_numpy(nibbles), steps[0], offsets)
 
     def _unsupported(self, info: TensorInfo) -> ModelError:
         return ModelError(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from umbel.kernels.linear import Linear, make_linear
+from umbel.kernels.grouped import GroupedWeight, stack_rows
+from umbel.kernels.linear import GroupedLinear, Linear, can_group, make_linear
 from umbel.kernels.norm import HeadNorm, RMSNorm
 from umbel.kernels.rope import RopeSpec
 from umbel.runtime.errors import ModelError
@@ -30,6 +31,7 @@ from umbel.runtime.models.tensors import (
 
 logger = logging.getLogger(__name__)
 
+MAX_NATIVE_ROWS = 48
 _DTYPES = (torch.bfloat16, torch.float32)
 _GGUF_EMBEDDING = "token_embd.weight"
 
@@ -130,12 +132,11 @@ class _Builder:
     def build(self) -> DecoderWeights:
         embedding = self._load(EMBEDDING)
         layers = [self._layer(layer_prefix(idx)) for idx in range(self._config.num_layers)]
-        head = embedding if self._config.tied_head else self._load(HEAD)
         return DecoderWeights(
             embedding=embedding,
             layers=layers,
             final_norm=RMSNorm(self._norm_weight(FINAL_NORM), self._config.norm_eps),
-            head=make_linear(head),
+            head=self._head(embedding if self._config.tied_head else None),
         )
 
     def _layer(self, prefix: str) -> LayerWeights:
@@ -156,12 +157,35 @@ class _Builder:
     def _load(self, name: str) -> Tensor:
         return self._reader.load(name, self._dtype)
 
+    def _head(self, embedding: Tensor | None) -> Linear:
+        grouped = self._grouped([HEAD if embedding is None else EMBEDDING])
+        if grouped is not None:
+            return GroupedLinear(grouped, None, max_native_rows=MAX_NATIVE_ROWS)
+        return make_linear(self._load(HEAD) if embedding is None else embedding)
+
+    def _grouped(self, names: list[str]) -> GroupedWeight | None:
+        """Several weights as one, as they are quantized, if that can be multiplied here."""
+        shapes = [self._reader.shapes[name] for name in names]
+        shape = (sum(shape[0] for shape in shapes), shapes[0][1])
+        if self._dtype != torch.bfloat16 or not can_group(shape):
+            return None
+        weights = []
+        for name in names:
+            weight = self._reader.load_grouped(name)
+            if weight is None:
+                return None
+            weights.append(weight)
+        return weights[0] if len(weights) == 1 else stack_rows(weights)
+
     def _linear(self, prefix: str, *names: str) -> Linear:
         """One product in place of several over the same input: their rows are stacked."""
-        weights = [self._load(f"{prefix}{name}.weight") for name in names]
         bias = None
         if f"{prefix}{names[0]}.bias" in self._reader.shapes:
             bias = torch.cat([self._load(f"{prefix}{name}.bias") for name in names])
+        grouped = self._grouped([f"{prefix}{name}.weight" for name in names])
+        if grouped is not None:
+            return GroupedLinear(grouped, bias, max_native_rows=MAX_NATIVE_ROWS)
+        weights = [self._load(f"{prefix}{name}.weight") for name in names]
         return make_linear(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
 
     def _norm_weight(self, name: str) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from umbel.kernels.grouped import GroupedWeight
 from umbel.runtime.errors import ModelError
 from umbel.runtime.loading.gguf_file import GGUFFile
 from umbel.runtime.models.config import ModelConfig
@@ -57,6 +58,10 @@ class WeightReader(Protocol):
         """The tensor of that name; the caller owns it."""
         ...
 
+    def load_grouped(self, name: str) -> GroupedWeight | None:
+        """The same as it is quantized in the file; None where it is not, or in another way."""
+        ...
+
 
 class SafetensorsReader:
     """A Hugging Face folder with one or several safetensors files.
@@ -93,6 +98,9 @@ class SafetensorsReader:
                 f"supported are float32, float16 and bfloat16"
             )
         return tensor.to(dtype)
+
+    def load_grouped(self, name: str) -> GroupedWeight | None:
+        return None
 
 
 def _without_text_prefix(stored: str) -> str:
@@ -160,12 +168,25 @@ class GGUFReader:
 
     def load(self, name: str, dtype: torch.dtype) -> Tensor:
         tensor = torch.from_numpy(self._file.load(self._stored[name]))
-        if self._config.architecture in _GGUF_INTERLEAVED:
-            if ".q_proj." in name:
-                tensor = _split_halves(tensor, self._config.num_heads)
-            elif ".k_proj." in name:
-                tensor = _split_halves(tensor, self._config.num_kv_heads)
+        num_heads = self._num_interleaved_heads(name)
+        if num_heads is not None:
+            tensor = _split_halves(tensor, num_heads)
         return tensor.to(dtype)
+
+    def load_grouped(self, name: str) -> GroupedWeight | None:
+        weight = self._file.load_grouped(self._stored[name])
+        num_heads = self._num_interleaved_heads(name)
+        if weight is None or num_heads is None:
+            return weight
+        return weight.select_rows(_split_halves(torch.arange(weight.shape[0]), num_heads))
+
+    def _num_interleaved_heads(self, name: str) -> int | None:
+        """Heads whose rows must be put in order; None if the tensor's rows are in order."""
+        if self._config.architecture not in _GGUF_INTERLEAVED:
+            return None
+        if ".q_proj." in name:
+            return self._config.num_heads
+        return self._config.num_kv_heads if ".k_proj." in name else None
 
     def _name(self, stored: str) -> str:
         """The Hugging Face name; an unknown tensor keeps its own, and is refused as unexpected."""
@@ -201,3 +222,6 @@ class DummyReader:
         mean = self._norm_mean if name.endswith("norm.weight") else 0.0
         tensor = torch.empty(self.shapes[name], dtype=dtype)
         return tensor.normal_(mean, self._STD, generator=generator)
+
+    def load_grouped(self, name: str) -> GroupedWeight | None:
+        return None

@@ -15,7 +15,7 @@ from torch.nn import functional
 from umbel.kernels.activation import GATED_ACTIVATIONS
 from umbel.kernels.linear import Linear
 from umbel.kernels.norm import HeadNorm, RMSNorm
-from umbel.kernels.rope import RopeTable, Rotation, apply_rope
+from umbel.kernels.rope import RopeTable, Rotation, rotate
 from umbel.runtime.models.config import ModelConfig
 
 
@@ -99,16 +99,20 @@ class Decoder:
         Raises `IndexError` for a token id or a position outside the model's range.
         """
         with torch.inference_mode():
+            # New memory: the layers add to it in place.
             x = functional.embedding(token_ids, self._weights.embedding)  # [T, E]
             if self._embedding_scale is not None:
                 x = x * self._embedding_scale
             rotations = [table.rotation(positions) for table in self._ropes]
+            out: Tensor | None = None  # what the layer before adds to x
             for idx, layer in enumerate(self._weights.layers):
                 rope_idx = self._rope_idxs[idx]
                 rotation = None if rope_idx is None else rotations[rope_idx]
-                x = self._attention(idx, layer, x, rotation, context)
-                x = self._mlp(layer, x)
-            return x
+                norm = layer.input_norm
+                normed = norm(x) if out is None else norm.add(x, out)
+                out = self._attention(idx, layer, normed, rotation, context)
+                out = self._mlp(layer, layer.mlp_norm.add(x, out))
+            return x if out is None else x.add_(out)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden: [W, E], rows out of `forward` -> [W, V] float32. Applies the final norm."""
@@ -121,19 +125,20 @@ class Decoder:
         self,
         idx: int,
         layer: LayerWeights,
-        x: Tensor,
+        normed: Tensor,
         rotation: Rotation | None,
         context: AttentionContext,
     ) -> Tensor:
+        """normed: [T, E] -> what is to be added, [T, E]."""
         config = self.config
         num_heads, num_rotated = config.num_heads, config.num_heads + config.num_kv_heads
         num_all = num_rotated + config.num_kv_heads
-        qkv = layer.qkv(layer.input_norm(x)).view(x.shape[0], num_all, config.head_dim)
+        qkv = layer.qkv(normed).view(normed.shape[0], num_all, config.head_dim)
         qk, v = qkv[:, :num_rotated], qkv[:, num_rotated:]
         if layer.head_norm is not None:
             qk = layer.head_norm(qk)
         if rotation is not None:
-            qk = apply_rope(qk, rotation)
+            qk = rotate(qk, rotation)
         out = context.attend(
             idx,
             qk[:, :num_heads],
@@ -145,10 +150,10 @@ class Decoder:
         out = layer.output(out.flatten(1))  # [T, E]
         if layer.post_attention_norm is not None:
             out = layer.post_attention_norm(out)
-        return out.add_(x)
+        return out
 
-    def _mlp(self, layer: LayerWeights, x: Tensor) -> Tensor:
-        out = layer.down(self._activation(layer.gate_up(layer.mlp_norm(x))))  # [T, E]
+    def _mlp(self, layer: LayerWeights, normed: Tensor) -> Tensor:
+        out = layer.down(self._activation(layer.gate_up(normed)))  # [T, E]
         if layer.post_mlp_norm is not None:
             out = layer.post_mlp_norm(out)
-        return out.add_(x)
+        return out

@@ -133,7 +133,14 @@ def dense_attention(forest: Forest, t: Tensors, window: int | None = None) -> to
     return out
 
 
-def check(forest: Forest, t: Tensors, window: int | None = None, tolerance: float = 1e-5) -> None:
+def check(forest: Forest, t: Tensors, window: int | None = None) -> None:
+    """In float32; and in bfloat16, which the native kernel computes where there is one."""
+    check_as_it_is(forest, t, window, 1e-5)
+    half = Tensors(t.q.bfloat16(), t.k.bfloat16(), t.v.bfloat16(), t.scale)
+    check_as_it_is(forest, half, window, 1e-2)
+
+
+def check_as_it_is(forest: Forest, t: Tensors, window: int | None, tolerance: float) -> None:
     wanted = dense_attention(forest, t, window)
     for share in (True, False):
         step = forest.step(share=share)
@@ -218,8 +225,8 @@ def test_bfloat16_stays_within_the_rounding_of_its_values() -> None:
     forest.add_family(forest.take(300), [(5, 1), (70, 1), (40, 30)], None)
     t = make_tensors(forest, 6, 2, 64, torch.bfloat16)
 
-    check(forest, t, tolerance=1e-2)
-    check(forest, t, window=80, tolerance=1e-2)
+    check_as_it_is(forest, t, None, 1e-2)
+    check_as_it_is(forest, t, 80, 1e-2)
 
 
 @settings(max_examples=25, deadline=None)
@@ -245,10 +252,11 @@ def test_random_forests_match_dense_attention(
     check(forest, make_tensors(forest, *heads), window)
 
 
-def test_a_request_whose_keys_are_nan_spoils_no_other() -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+def test_a_request_whose_keys_are_nan_spoils_no_other(dtype: torch.dtype, tolerance: float) -> None:
     forest = Forest(8)
     forest.add_family(forest.take(60), [(5, 1), (9, 1), (30, 20), (4, 3)], None)
-    t = make_tensors(forest, 6, 2)
+    t = make_tensors(forest, 6, 2, dtype=dtype)
     wanted = dense_attention(forest, t)
     t.k[:, forest.paths[1].slots[-1]] = math.nan
     t.q[1] = math.nan
@@ -257,7 +265,7 @@ def test_a_request_whose_keys_are_nan_spoils_no_other() -> None:
 
     assert got[1].isnan().all()
     others = [row for row in range(forest.num_rows) if row != 1]
-    torch.testing.assert_close(got[others], wanted[others], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got[others], wanted[others], rtol=tolerance, atol=tolerance)
 
 
 def test_queries_may_be_a_view_of_a_fused_projection() -> None:

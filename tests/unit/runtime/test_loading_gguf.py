@@ -232,3 +232,20 @@ def test_random_damage_to_the_header_never_raises_anything_but_a_model_error(
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"missing\.gguf cannot be read"):
         GGUFFile(tmp_path / "missing.gguf")
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q4_1, Type.Q8_0])
+def test_grouped_weights_are_the_dequantized_ones(tmp_path: Path, kind: Type) -> None:
+    data = gguf.quants.quantize(_values(), kind)
+    file = GGUFFile(_write(tmp_path / "a.gguf", {"t": (data, kind)}))
+
+    weight = file.load_grouped("t")
+
+    assert weight is not None
+    assert np.array_equal(weight.dequantized().numpy(), file.load("t"))
+
+
+def test_types_without_groups_of_32_are_not_grouped(tmp_path: Path) -> None:
+    file = GGUFFile(_write(tmp_path / "a.gguf", {"t": (_values(), Type.F32)}))
+
+    assert file.load_grouped("t") is None

@@ -1,0 +1,168 @@
+"""Where a step's time goes: decode steps with 1 to 64 rows, a shared prefix, and prefill.
+
+    python benchmarks/decode.py [--threads N] [--cases decode1,decode16,prefill512,shared]
+
+Drives the real engine with greedy requests that ignore the end, and prints milliseconds a step by
+phase (median); within the forward pass: products, attention with the write of KV, and the rest.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from umbel.runtime import runner as runner_module
+from umbel.runtime.engine import Engine
+from umbel.runtime.models.decoder import Decoder
+from umbel.runtime.params import SamplingParams
+from umbel.runtime.roofline.times import StepTimes
+
+# name -> rows, tokens of the common prefix, tokens of each prompt of its own, tokens generated
+CASES = {
+    "decode1": (1, 0, 32, 128),
+    "decode4": (4, 0, 32, 96),
+    "decode16": (16, 0, 32, 64),
+    "decode64": (64, 0, 32, 32),
+    "shared": (64, 2048, 32, 24),
+    "prefill512": (1, 0, 512, 1),
+    "prefill1024": (1, 0, 1024, 1),
+}
+COLUMNS = ("plan", "forward", "products", "attention", "rest", "sample", "commit", "total")
+
+
+class PartClock:
+    """Seconds of the parts of the forward pass, summed until they are taken."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start_s = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._seconds[part] += time.perf_counter() - start_s
+
+        return call
+
+    def take(self) -> dict[str, float]:
+        seconds, self._seconds = dict(self._seconds), defaultdict(float)
+        return seconds
+
+
+class StepLog:
+    """The times of every step of an engine, in milliseconds by column."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.num_tokens: list[int] = []
+        self.clock = PartClock()
+        self._engine = engine
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Wraps the engine's parts as long as it lasts."""
+        stats, runner = self._engine._stats, self._engine._parts.runner
+        record, execute = stats.record, runner.execute
+        attend = runner_module.StepContext.attend
+
+        def note(plan: Any, times: StepTimes, *, is_failed: bool) -> None:
+            record(plan, times, is_failed=is_failed)
+            self.num_tokens.append(plan.num_tokens)
+            self.rows.append(_columns(times, self.clock.take()))
+
+        stats.record = note  # type: ignore[method-assign]
+        runner_module.StepContext.attend = self.clock.timed("attention", attend)  # type: ignore[method-assign]
+        with _timed_products(runner._model, self.clock):  # type: ignore[attr-defined]
+            yield
+        stats.record = record  # type: ignore[method-assign]
+        runner_module.StepContext.attend = attend  # type: ignore[method-assign]
+        assert runner.execute == execute
+
+
+@contextmanager
+def _timed_products(model: Decoder, clock: PartClock) -> Iterator[None]:
+    weights = model._weights
+    places = [
+        (layer, name) for layer in weights.layers for name in ("qkv", "output", "gate_up", "down")
+    ]
+    products = [getattr(layer, name) for layer, name in places]
+    head = weights.head
+    for (layer, name), product in zip(places, products, strict=True):
+        setattr(layer, name, clock.timed("products", product))
+    weights.head = clock.timed("products", head)  # type: ignore[assignment]
+    yield
+    weights.head = head
+    for (layer, name), product in zip(places, products, strict=True):
+        setattr(layer, name, product)
+
+
+def _columns(times: StepTimes, parts: dict[str, float]) -> dict[str, float]:
+    products, attention = parts.get("products", 0.0), parts.get("attention", 0.0)
+    seconds = {
+        "plan": times.plan_s,
+        "forward": times.forward_s,
+        "products": products,
+        "attention": attention,
+        "rest": times.forward_s - products - attention,
+        "sample": times.sample_s,
+        "commit": times.commit_s,
+        "total": times.total_s,
+    }
+    return {name: 1000 * value for name, value in seconds.items()}
+
+
+def run_case(engine: Engine, name: str, repetition: int) -> tuple[dict[str, float], float, int]:
+    """Median columns of the case's steps, tokens generated a second, steps counted."""
+    num_rows, num_common, num_own, num_new = CASES[name]
+    draw = random.Random(f"{name} {repetition}")
+
+    def ids(count: int) -> list[int]:
+        return [draw.randrange(1000, 48_000) for _ in range(count)]
+
+    common = ids(num_common)
+    params = SamplingParams(temperature=0, max_tokens=num_new, ignore_eos=True)
+    if num_common:
+        engine.generate(common, params, max_tokens=1)
+    log = StepLog(engine)
+    with log.recording():
+        start_s = time.perf_counter()
+        engine.generate_batch([common + ids(num_own) for _ in range(num_rows)], params)
+        wall_s = time.perf_counter() - start_s
+    # Of decoding, only the full steps; prefill is a mean over the chunks of the prompt.
+    is_prefill = num_new == 1
+    steps = [
+        row for row, tokens in zip(log.rows, log.num_tokens, strict=True)
+        if is_prefill or tokens == num_rows
+    ]  # fmt: skip
+    columns = {key: statistics.median(row[key] for row in steps) for key in COLUMNS}
+    return columns, num_rows * (num_own if is_prefill else num_new) / wall_s, len(steps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--repeat", type=int, default=3, help="the best of so many is printed")
+    parser.add_argument("--dtype", default="auto")
+    args = parser.parse_args()
+    with Engine(num_threads=args.threads, dtype=args.dtype) as engine:
+        engine.generate([1, 2, 3], temperature=0, max_tokens=2)
+        print(f"{args.threads} threads; ms a step (median), best of {args.repeat}")
+        print(f"{'case':12}" + "".join(f"{name:>10}" for name in COLUMNS) + "     tok/s  steps")
+        for name in args.cases.split(","):
+            results = [run_case(engine, name, repetition) for repetition in range(args.repeat)]
+            columns, rate, num_steps = min(results, key=lambda result: result[0]["total"])
+            cells = "".join(f"{columns[key]:10.2f}" for key in COLUMNS)
+            print(f"{name:12}{cells}{rate:10.1f}{num_steps:7}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

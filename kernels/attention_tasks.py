@@ -1,0 +1,103 @@
+"""Turns a step's runs and stretches of keys into the task list of the native attention kernel.
+
+Called by `attention.AttentionStep`, once per step and window. Integers only: no keys, no queries.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from umbel.kernels.attention_parts import KeyStretch, QueryRun
+
+# Query rows of a task, the heads of a GQA group counted apart: keys are packed once for all.
+MAX_TASK_QUERIES = 48
+
+Ints = NDArray[np.int64]
+
+
+class TaskLists:
+    """Tasks [N, 5]: first range, past the last range, KV head, first entry, number of entries.
+
+    ranges: [R, 2], slot and length. entries: [M, 4]: row of the step, first key of the stretch that
+    it sees, past the last one, place of its result. The results of the rows' own tails come first,
+    in the order of the rows. table: [T, P], the places of each row's results, -1 for none; None if
+    each row has but one.
+    """
+
+    def __init__(
+        self,
+        runs: list[QueryRun],
+        shared: list[KeyStretch],
+        tails: list[KeyStretch],
+        *,
+        window: int | None,
+        group: int,
+        num_kv_heads: int,
+    ) -> None:
+        self._window = window
+        self._num_kv_heads = num_kv_heads
+        self._entries_per_task = max(1, MAX_TASK_QUERIES // group)
+        num_rows = np.array([run.num_rows for run in runs])
+        self._first_rows = np.cumsum(num_rows) - num_rows
+        starts = np.array([run.start for run in runs])
+        self.num_rows = int(num_rows.sum())
+        self._positions = np.arange(self.num_rows) + np.repeat(starts - self._first_rows, num_rows)
+        self._ranges: list[tuple[int, int]] = []
+        self._entries: list[Ints] = []
+        self._tasks: list[tuple[int, int, int, int]] = []  # ranges, entries; for all heads
+        self.num_results = 0
+        for idx, tail in enumerate(tails):
+            first = int(self._first_rows[idx])
+            self._add(np.arange(first, first + runs[idx].num_rows), tail)
+        for stretch in shared:
+            self._add(self._rows_of(stretch, runs), stretch)
+        self.table = self._merge_table() if shared else None
+        self.ranges: Ints = np.array(self._ranges, dtype=np.int64).reshape(-1, 2)
+        self.entries: Ints = np.concatenate(self._entries)
+        self.tasks: Ints = self._for_all_heads()
+
+    def _rows_of(self, stretch: KeyStretch, runs: list[QueryRun]) -> Ints:
+        firsts = self._first_rows[stretch.run_idxs]
+        return np.concatenate(
+            [
+                np.arange(first, first + runs[idx].num_rows)
+                for first, idx in zip(firsts, stretch.run_idxs, strict=True)
+            ]
+        )
+
+    def _add(self, rows: Ints, stretch: KeyStretch) -> None:
+        """One stretch of keys with all rows that read it."""
+        entries = np.empty((len(rows), 4), dtype=np.int64)
+        seen = self._positions[rows] - stretch.position + 1
+        entries[:, 0] = rows
+        entries[:, 1] = 0 if self._window is None else np.maximum(0, seen - self._window)
+        entries[:, 2] = np.clip(seen, 0, stretch.num_keys)
+        entries[:, 3] = np.arange(self.num_results, self.num_results + len(rows))
+        first_range = len(self._ranges)
+        self._ranges += stretch.ranges
+        for begin in range(0, len(rows), self._entries_per_task):
+            end = min(begin + self._entries_per_task, len(rows))
+            first = self.num_results + begin
+            self._tasks.append((first_range, len(self._ranges), first, end - begin))
+        self._entries.append(entries)
+        self.num_results += len(rows)
+
+    def _for_all_heads(self) -> Ints:
+        """The largest tasks first: the last to be taken should be small."""
+        tasks = np.array(self._tasks, dtype=np.int64).reshape(-1, 4)
+        lengths = np.concatenate(([0], np.cumsum(self.ranges[:, 1])))
+        work = (lengths[tasks[:, 1]] - lengths[tasks[:, 0]]) * tasks[:, 3]
+        tasks = np.repeat(tasks[np.argsort(-work, kind="stable")], self._num_kv_heads, axis=0)
+        heads = np.tile(np.arange(self._num_kv_heads), len(self._tasks))
+        return np.column_stack((tasks[:, :2], heads, tasks[:, 2:]))
+
+    def _merge_table(self) -> Ints:
+        """In the order of positions: shared stretches, then the tail."""
+        num_tails = self.num_rows
+        rows = np.concatenate(self._entries)[num_tails:, 0]
+        order = np.argsort(rows, kind="stable")
+        counts = np.bincount(rows, minlength=num_tails)
+        table = np.full((num_tails, int(counts.max(initial=0)) + 1), -1, dtype=np.int64)
+        column = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        table[rows[order], column] = num_tails + order
+        table[:, -1] = np.arange(num_tails)
+        return table

@@ -1,0 +1,318 @@
+"""Attention of all rows of a step over the keys that each may see: one list of tasks, one call.
+
+A task is a tile of query rows of one KV head over one list of slot ranges. It walks the keys in
+blocks: packs a block once for all its rows, then scores, softens and mixes (online softmax in
+float32, weights rounded to bfloat16). Twin: the torch implementation in `umbel.kernels.attention`.
+"""
+
+import ctypes
+
+import numpy as np
+import torch
+from numba import carray, cfunc, njit, types
+from torch import Tensor
+
+from umbel.kernels.attention_tasks import MAX_TASK_QUERIES, TaskLists
+from umbel.kernels.native.attention_code import (
+    highest,
+    mix_tile_1,
+    mix_tile_2,
+    mix_tile_4,
+    mix_tile_8,
+    pack_keys,
+    pack_values,
+    scale_floats,
+    scale_to_bfloat,
+    score_tile_1,
+    score_tile_2,
+    score_tile_4,
+    score_tile_8,
+    soften,
+)  # fmt: skip
+from umbel.kernels.native.simd import (
+    fetch_add,
+    float32_pointer,
+    int64_pointer,
+    load_int64,
+    uint16_pointer,
+)  # fmt: skip
+from umbel.kernels.native.threads import run_unsafe
+
+_BLOCK = 128  # keys packed at a time: 16 KiB of keys and as much of values for heads of 64
+TASK_FIELDS, ROW_FIELDS = 5, 4  # see `TaskLists`
+
+
+@njit
+def _score(count, q, q_stride, keys, num_pairs, out, out_stride):
+    if count == 8:
+        score_tile_8(q, q_stride, keys, num_pairs, out, out_stride)
+    elif count == 4:
+        score_tile_4(q, q_stride, keys, num_pairs, out, out_stride)
+    elif count == 2:
+        score_tile_2(q, q_stride, keys, num_pairs, out, out_stride)
+    else:
+        score_tile_1(q, q_stride, keys, num_pairs, out, out_stride)
+
+
+@njit
+def _mix(count, p, p_stride, values, num_parts, num_pairs, out, out_stride):
+    if count == 8:
+        mix_tile_8(p, p_stride, values, num_parts, num_pairs, out, out_stride)
+    elif count == 4:
+        mix_tile_4(p, p_stride, values, num_parts, num_pairs, out, out_stride)
+    elif count == 2:
+        mix_tile_2(p, p_stride, values, num_parts, num_pairs, out, out_stride)
+    else:
+        mix_tile_1(p, p_stride, values, num_parts, num_pairs, out, out_stride)
+
+
+@njit
+def _fill_offsets(ranges, place, count, slot_bytes, offsets):
+    """Byte offsets of the next `count` keys; `place` is the range and the key in it to go on at."""
+    filled = 0
+    while filled < count:
+        slot, length = ranges[2 * place[0]], ranges[2 * place[0] + 1]
+        taken = min(count - filled, length - place[1])
+        for i in range(taken):
+            offsets[filled + i] = (slot + place[1] + i) * slot_bytes
+        filled += taken
+        place[1] += taken
+        if place[1] == length:
+            place[0] += 1
+            place[1] = 0
+    for i in range(count, (count + 15) // 16 * 16):
+        offsets[i] = offsets[count - 1]  # a finite value, hidden behind a score of -inf
+
+
+@njit
+def _hide(scores, base, count, width, low, high):
+    """-inf for the keys of a block that a row does not see. Returns whether it sees any."""
+    first, last = max(0, low - base), min(count, high - base)
+    for i in range(0, min(first, width)):
+        scores[i] = -np.inf
+    for i in range(max(last, 0), width):
+        scores[i] = -np.inf
+    return first < last
+
+
+@njit
+def _copy_queries(rows, num_rows, group, head_bytes, q, q_stride, out):
+    """The queries of a task, one behind the other. q: of the first head of the group."""
+    for i in range(num_rows):
+        start = q + rows[ROW_FIELDS * i] * q_stride
+        source = carray(uint16_pointer(start), group * head_bytes // 2)
+        copy = carray(uint16_pointer(out + i * group * head_bytes), group * head_bytes // 2)
+        for d in range(group * head_bytes // 2):
+            copy[d] = source[d]
+
+
+@njit
+def _pack_block(k, v, offsets, num_vectors, num_parts, keys, values):
+    for i in range(num_vectors):
+        at, place = offsets.ctypes.data + 128 * i, 32 * 32 * num_parts * i
+        pack_keys(k, at, num_parts, keys + place)
+        pack_values(v, at, num_parts, values + place)
+
+
+@njit
+def _soften_row(scores, weights, num_vectors, scale, sums, num_sums, top, total):
+    """Weights of one row's scores, relative to its highest so far: the new top and total."""
+    best = highest(scores, num_vectors)
+    if best > top:
+        if total != 0:
+            factor = np.float32(np.exp((top - best) * scale))
+            total *= factor
+            scale_floats(sums, num_sums, factor, sums)
+        top = best
+    return top, total + soften(scores, num_vectors, scale, top, weights)
+
+
+@njit
+def _store_results(
+    rows, num_queries, group, scale, tops, totals, sums, head_dim, num_heads, head, o, lse
+):
+    for query in range(num_queries):
+        total, result = totals[query], rows[ROW_FIELDS * (query // group) + 3]
+        factor = np.float32(1) / total if total != 0 else np.float32(0)
+        index = result * num_heads + head + query % group
+        sums_at = sums + 4 * query * head_dim
+        if lse == 0:
+            scale_to_bfloat(sums_at, head_dim // 16, factor, o + 2 * index * head_dim)
+            continue
+        scale_floats(sums_at, head_dim // 16, factor, o + 4 * index * head_dim)
+        sees = total != 0
+        carray(float32_pointer(lse + 4 * index), 1)[0] = (
+            tops[query] * scale + np.log(total) if sees else -np.inf
+        )
+
+
+@njit
+def _add_block(
+    rows, group, num_queries, q_rows, head_dim, base, count, scale, keys, values, scores, weights,
+    sums, tops, totals,
+):  # fmt: skip
+    """All queries of a task with one packed block of keys, in tiles of 8, 4, 2 or 1."""
+    num_vectors, query = (count + 15) // 16, 0
+    while query < num_queries:
+        num_tiled = 8
+        while num_tiled > num_queries - query:
+            num_tiled //= 2
+        for i in range(num_vectors):
+            _score(
+                num_tiled, q_rows + 2 * query * head_dim, 2 * head_dim, keys + 32 * i * head_dim,
+                head_dim // 2, scores + 64 * i, 4 * _BLOCK,
+            )  # fmt: skip
+        for i in range(num_tiled):
+            row, place = ROW_FIELDS * ((query + i) // group), query + i
+            scores_at, weights_at = scores + 4 * i * _BLOCK, weights + 2 * i * _BLOCK
+            view = carray(float32_pointer(scores_at), _BLOCK)
+            if _hide(view, base, count, 16 * num_vectors, rows[row + 1], rows[row + 2]):
+                tops[place], totals[place] = _soften_row(
+                    scores_at, weights_at, num_vectors, scale, sums + 4 * place * head_dim,
+                    head_dim // 16, tops[place], totals[place],
+                )  # fmt: skip
+            else:
+                carray(uint16_pointer(weights_at), _BLOCK)[: 16 * num_vectors] = 0
+        _mix(
+            num_tiled, weights, 2 * _BLOCK, values, head_dim // 32, 8 * num_vectors,
+            sums + 4 * query * head_dim, 4 * head_dim,
+        )  # fmt: skip
+        query += num_tiled
+
+
+@njit
+def _span(ranges, first_range, stop_range, rows, num_rows):
+    """The keys of a task that any of its rows sees: first, past the last."""
+    num_keys, lowest, seen = 0, rows[1], rows[2]
+    for i in range(first_range, stop_range):
+        num_keys += ranges[2 * i + 1]
+    for i in range(1, num_rows):
+        lowest = min(lowest, rows[ROW_FIELDS * i + 1])
+        seen = max(seen, rows[ROW_FIELDS * i + 2])
+    return lowest, min(num_keys, seen)
+
+
+@cfunc(types.void(types.int64), cache=True)
+def _attend(args):
+    num_tasks = load_int64(args, 1)
+    tasks = carray(int64_pointer(load_int64(args, 2)), TASK_FIELDS * num_tasks)
+    ranges_at, rows_at, q_at, q_stride = (
+        load_int64(args, 3), load_int64(args, 4), load_int64(args, 5), load_int64(args, 6),
+    )  # fmt: skip
+    k_pool, v_pool, num_slots, head_dim = (
+        load_int64(args, 7), load_int64(args, 8), load_int64(args, 9), load_int64(args, 10),
+    )  # fmt: skip
+    group, scale = load_int64(args, 11), carray(float32_pointer(args + 8 * 12), 1)[0]
+    o, lse, num_heads = load_int64(args, 13), load_int64(args, 14), load_int64(args, 15)
+    num_parts, slot_bytes = head_dim // 32, 2 * head_dim
+    block_bytes, rows_bytes = _BLOCK * slot_bytes, MAX_TASK_QUERIES * slot_bytes
+    memory = np.empty(2 * block_bytes + 3 * rows_bytes + 6 * 8 * _BLOCK + 64, np.uint8)
+    keys = (memory.ctypes.data + 63) // 64 * 64
+    values, sums, q_rows = (
+        keys + block_bytes, keys + 2 * block_bytes, keys + 2 * block_bytes + 2 * rows_bytes,
+    )  # fmt: skip
+    scores, weights = q_rows + rows_bytes, q_rows + rows_bytes + 4 * 8 * _BLOCK
+    offsets, place = np.empty(_BLOCK, np.int64), np.empty(2, np.int64)
+    tops, totals = np.empty(MAX_TASK_QUERIES, np.float32), np.empty(MAX_TASK_QUERIES, np.float32)
+    sums_view = carray(float32_pointer(sums), MAX_TASK_QUERIES * head_dim)
+    while True:
+        task = TASK_FIELDS * fetch_add(args, 1)
+        if task >= TASK_FIELDS * num_tasks:
+            break
+        first_range, stop_range, kv_head = tasks[task], tasks[task + 1], tasks[task + 2]
+        first_row, num_rows = tasks[task + 3], tasks[task + 4]
+        ranges = carray(int64_pointer(ranges_at), 2 * stop_range)
+        rows = carray(int64_pointer(rows_at + 8 * ROW_FIELDS * first_row), ROW_FIELDS * num_rows)
+        head, num_queries = kv_head * group, num_rows * group
+        _copy_queries(rows, num_rows, group, slot_bytes, q_at + head * slot_bytes, q_stride, q_rows)
+        sums_view[: num_queries * head_dim] = 0
+        tops[:num_queries] = -np.inf
+        totals[:num_queries] = 0
+        pool_offset = kv_head * num_slots * slot_bytes
+        lowest, stop = _span(ranges, first_range, stop_range, rows, num_rows)
+        place[0], place[1] = first_range, 0
+        for base in range(0, stop, _BLOCK):
+            count = min(_BLOCK, stop - base)
+            _fill_offsets(ranges, place, count, slot_bytes, offsets)
+            if base + count <= lowest:
+                continue
+            _pack_block(
+                k_pool + pool_offset, v_pool + pool_offset, offsets, (count + 15) // 16, num_parts,
+                keys, values,
+            )  # fmt: skip
+            _add_block(
+                rows, group, num_queries, q_rows, head_dim, base, count, scale, keys, values,
+                scores, weights, sums, tops, totals,
+            )  # fmt: skip
+        _store_results(
+            rows, num_queries, group, scale, tops, totals, sums, head_dim, num_heads, head, o, lse
+        )
+    memory[0] = 0  # a use: numba frees an array after the last one, whoever has its address
+
+
+@cfunc(types.void(types.int64), cache=True)
+def _merge(args):
+    num_rows, width, num_heads, head_dim = (
+        load_int64(args, 1), load_int64(args, 2), load_int64(args, 3), load_int64(args, 4),
+    )  # fmt: skip
+    table = carray(int64_pointer(load_int64(args, 5)), num_rows * width)
+    o_at, lse_at, out_at = load_int64(args, 6), load_int64(args, 7), load_int64(args, 8)
+    total = np.empty(head_dim, np.float32)
+    while True:
+        row = fetch_add(args, 1)
+        if row >= num_rows:
+            break
+        for head in range(num_heads):
+            top = np.float32(-np.inf)
+            for i in range(row * width, (row + 1) * width):
+                if table[i] >= 0:
+                    lse = carray(float32_pointer(lse_at), 1 << 40)[table[i] * num_heads + head]
+                    top = max(top, lse)
+            total[:] = 0
+            norm = np.float32(0)
+            for i in range(row * width, (row + 1) * width):
+                if table[i] < 0:
+                    continue
+                place = table[i] * num_heads + head
+                lse = carray(float32_pointer(lse_at), 1 << 40)[place]
+                weight = np.float32(np.exp(lse - top))
+                norm += weight
+                part = carray(float32_pointer(o_at + 4 * place * head_dim), head_dim)
+                for d in range(head_dim):
+                    total[d] += weight * part[d]
+            scale_to_bfloat(
+                total.ctypes.data, head_dim // 16, np.float32(1) / norm,
+                out_at + 2 * (row * num_heads + head) * head_dim,
+            )  # fmt: skip
+
+
+_ATTEND: int = _attend.address
+_MERGE: int = _merge.address
+_Args = ctypes.c_int64 * 16
+
+
+def attend(work: TaskLists, q: Tensor, k_pool: Tensor, v_pool: Tensor, scale_bits: int) -> Tensor:
+    """q: [T, Hq, D] bfloat16; k_pool, v_pool: [Hkv, slots, D], D a multiple of 32 -> [T, Hq, D].
+
+    scale_bits: the bits of the float32 that scores are multiplied with, which must be positive.
+    """
+    _, num_heads, head_dim = q.shape
+    out = q.new_empty(work.num_rows, num_heads, head_dim)
+    o, lse = out, None
+    if work.table is not None:
+        o = torch.empty(work.num_results, num_heads, head_dim)
+        lse = torch.empty(work.num_results, num_heads)
+    args = _Args(
+        0, len(work.tasks), work.tasks.ctypes.data, work.ranges.ctypes.data,
+        work.entries.ctypes.data, q.data_ptr(), 2 * q.stride(0), k_pool.data_ptr(),
+        v_pool.data_ptr(), k_pool.shape[1], head_dim, num_heads // k_pool.shape[0], scale_bits,
+        o.data_ptr(), 0 if lse is None else lse.data_ptr(), num_heads,
+    )  # fmt: skip
+    run_unsafe(_ATTEND, args)
+    if lse is not None and work.table is not None:
+        args = _Args(
+            0, work.num_rows, work.table.shape[1], num_heads, head_dim, work.table.ctypes.data,
+            o.data_ptr(), lse.data_ptr(), out.data_ptr(),
+        )  # fmt: skip
+        run_unsafe(_MERGE, args)
+    return out

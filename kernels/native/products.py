@@ -1,0 +1,214 @@
+"""Products of bfloat16 rows with weights of 4 or 8 bits that share a scale by groups of 32 inputs.
+
+The codes are multiplied as they are, in bfloat16 with float32 sums, and scaled afterwards, so the
+weights are those of the file, not rounded again. Called by `linear.GroupedLinear`.
+"""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import torch
+from numba import carray, cfunc, njit, types
+from torch import Tensor
+
+from umbel.kernels.grouped import GROUP, GroupedWeight
+from umbel.kernels.native.product_code import (
+    LANES,
+    q4_tile_1,
+    q4_tile_2,
+    q4_tile_4,
+    q4_tile_8,
+    q8_tile_1,
+    q8_tile_2,
+    q8_tile_4,
+    q8_tile_8,
+)  # fmt: skip
+from umbel.kernels.native.simd import (
+    fetch_add,
+    float32_pointer,
+    load_int64,
+    to_bfloat,
+    to_float,
+    uint16_pointer,
+)  # fmt: skip
+from umbel.kernels.native.threads import run_unsafe
+
+_PANELS_AT_ONCE = 4  # what a thread takes at a time
+_NUM_ARGS = 10
+
+
+@njit
+def _sum_groups(x, stride, num_rows, num_groups):
+    sums = np.empty(num_rows * num_groups, np.float32)
+    for row in range(num_rows):
+        values = carray(uint16_pointer(x + row * stride), num_groups * GROUP)
+        for group in range(num_groups):
+            total = np.float32(0)
+            for i in range(GROUP):
+                total += to_float(values[group * GROUP + i])
+            sums[row * num_groups + group] = total
+    return sums
+
+
+@njit
+def _store(tile, num_rows, y, width, bias):
+    for row in range(num_rows):
+        out = carray(uint16_pointer(y + 2 * row * width), LANES)
+        for lane in range(LANES):
+            value = tile[row * LANES + lane]
+            if bias != 0:
+                value += carray(float32_pointer(bias), LANES)[lane]
+            out[lane] = to_bfloat(value)
+
+
+@cfunc(types.void(types.int64), cache=True)
+def _multiply_4bit(args):
+    panels, scales = load_int64(args, 1), load_int64(args, 2)
+    x, stride, y, num_rows = (
+        load_int64(args, 3), load_int64(args, 4), load_int64(args, 5), load_int64(args, 6),
+    )  # fmt: skip
+    num_groups, num_panels, bias = load_int64(args, 7), load_int64(args, 8), load_int64(args, 9)
+    sums = _sum_groups(x, stride, num_rows, num_groups)
+    tile = np.empty(8 * LANES, np.float32)
+    out = tile.ctypes.data
+    while True:
+        first = fetch_add(args, _PANELS_AT_ONCE)
+        if first >= num_panels:
+            break
+        for panel in range(first, min(first + _PANELS_AT_ONCE, num_panels)):
+            codes = panels + panel * num_groups * GROUP * LANES // 2
+            steps = scales + panel * num_groups * LANES * 4
+            row = 0
+            while row < num_rows:
+                at, sums_at = x + row * stride, sums.ctypes.data + 4 * row * num_groups
+                if num_rows - row >= 8:
+                    count = 8
+                    q4_tile_8(codes, steps, at, stride, sums_at, num_groups, out)
+                elif num_rows - row >= 4:
+                    count = 4
+                    q4_tile_4(codes, steps, at, stride, sums_at, num_groups, out)
+                elif num_rows - row >= 2:
+                    count = 2
+                    q4_tile_2(codes, steps, at, stride, sums_at, num_groups, out)
+                else:
+                    count = 1
+                    q4_tile_1(codes, steps, at, stride, sums_at, num_groups, out)
+                place = y + 2 * LANES * (row * num_panels + panel)
+                part = bias + 4 * LANES * panel if bias != 0 else bias
+                _store(tile, count, place, num_panels * LANES, part)
+                row += count
+
+
+@cfunc(types.void(types.int64), cache=True)
+def _multiply_8bit(args):
+    panels, scales = load_int64(args, 1), load_int64(args, 2)
+    x, stride, y, num_rows = (
+        load_int64(args, 3), load_int64(args, 4), load_int64(args, 5), load_int64(args, 6),
+    )  # fmt: skip
+    num_groups, num_panels, bias = load_int64(args, 7), load_int64(args, 8), load_int64(args, 9)
+    tile = np.empty(8 * LANES, np.float32)
+    out = tile.ctypes.data
+    while True:
+        first = fetch_add(args, _PANELS_AT_ONCE)
+        if first >= num_panels:
+            break
+        for panel in range(first, min(first + _PANELS_AT_ONCE, num_panels)):
+            codes = panels + panel * num_groups * GROUP * LANES
+            steps = scales + panel * num_groups * LANES * 2
+            row = 0
+            while row < num_rows:
+                at = x + row * stride
+                if num_rows - row >= 8:
+                    count = 8
+                    q8_tile_8(codes, steps, at, stride, 0, num_groups, out)
+                elif num_rows - row >= 4:
+                    count = 4
+                    q8_tile_4(codes, steps, at, stride, 0, num_groups, out)
+                elif num_rows - row >= 2:
+                    count = 2
+                    q8_tile_2(codes, steps, at, stride, 0, num_groups, out)
+                else:
+                    count = 1
+                    q8_tile_1(codes, steps, at, stride, 0, num_groups, out)
+                place = y + 2 * LANES * (row * num_panels + panel)
+                part = bias + 4 * LANES * panel if bias != 0 else bias
+                _store(tile, count, place, num_panels * LANES, part)
+                row += count
+
+
+class NativeProduct:
+    """`product(x)`: x [T, I] bfloat16, of unit stride, times a grouped weight [O, I]."""
+
+    def __init__(self, weight: GroupedWeight, bias: Tensor | None) -> None:
+        """bias: [O] or None. Raises `ValueError` for shapes that do not fill panels."""
+        self._out_features, self._in_features = weight.shape
+        if not fits(weight):
+            raise ValueError(
+                f"a weight of shape {list(weight.shape)} does not fill panels; expected multiples "
+                f"of {LANES} outputs and {GROUP} inputs"
+            )
+        is_4bit = weight.codes.dtype == torch.uint8
+        self._panels = _pack_4bit(weight.codes) if is_4bit else _pack_8bit(weight.codes)
+        self._scales = _pack_scales(weight)
+        self._bias = None if bias is None else bias.float().contiguous()
+        self.weight_bytes = self._panels.nbytes + self._scales.nbytes
+        if self._bias is not None:
+            self.weight_bytes += self._bias.nbytes
+        self._kernel: int = (_multiply_4bit if is_4bit else _multiply_8bit).address
+        self._panels_at = self._panels.data_ptr()
+        self._scales_at = self._scales.data_ptr()
+        self._bias_at = 0 if self._bias is None else self._bias.data_ptr()
+        self._num_groups = self._in_features // GROUP
+        self._num_panels = self._out_features // LANES
+
+    def __call__(self, x: Tensor) -> Tensor:
+        num_rows, width = x.shape
+        assert width == self._in_features, "rows of another width"
+        assert x.dtype == torch.bfloat16 and x.stride(1) == 1, "rows of another layout"  # noqa: PT018
+        y = torch.empty(num_rows, self._out_features, dtype=torch.bfloat16)
+        args = _Args(
+            0, self._panels_at, self._scales_at, x.data_ptr(), 2 * x.stride(0), y.data_ptr(),
+            num_rows, self._num_groups, self._num_panels, self._bias_at,
+        )  # fmt: skip
+        run_unsafe(self._kernel, args)
+        return y
+
+
+_Args = ctypes.c_int64 * _NUM_ARGS
+
+
+def fits(weight: GroupedWeight) -> bool:
+    """Whether the weight can be cut into whole panels."""
+    return weight.shape[0] % LANES == 0 and weight.shape[1] % GROUP == 0
+
+
+def _pack_4bit(codes: Tensor) -> Tensor:
+    """[O, I] of 0..15 -> panels: words of four codes, whose inputs are two apart."""
+    outputs, inputs = codes.shape
+    parts = codes.numpy().reshape(outputs // LANES, LANES, inputs // GROUP, 4, 4, 2)
+    parts = parts.transpose(0, 2, 3, 1, 5, 4)  # panel, group, vector, output, input of pair, nibble
+    octets = np.empty((*parts.shape[:-1], 2), np.uint8)
+    octets[...] = parts[..., 0::2]
+    octets |= parts[..., 1::2] << 4
+    return _aligned(octets)
+
+
+def _pack_8bit(codes: Tensor) -> Tensor:
+    """[O, I] of signed bytes -> panels: pairs of inputs, output by output."""
+    outputs, inputs = codes.shape
+    pairs = codes.numpy().reshape(outputs // LANES, LANES, inputs // 2, 2)
+    return _aligned(pairs.transpose(0, 2, 1, 3))
+
+
+def _pack_scales(weight: GroupedWeight) -> Tensor:
+    """[panels, groups, 1 or 2, 16] float16: scales, then offsets."""
+    kinds = [weight.scales] if weight.offsets is None else [weight.scales, weight.offsets]
+    stacked = torch.stack(kinds).view(len(kinds), -1, LANES, weight.scales.shape[1])
+    return _aligned(stacked.permute(1, 3, 0, 2).numpy())
+
+
+def _aligned(array: "np.ndarray[Any, Any]") -> Tensor:
+    """A copy in torch's memory, which starts at a multiple of 64 bytes."""
+    source = torch.from_numpy(array)
+    return torch.empty(source.shape, dtype=source.dtype).copy_(source)

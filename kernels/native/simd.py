@@ -1,0 +1,204 @@
+"""Vector code for the native kernels: what numba cannot say, written as LLVM instructions.
+
+Each intrinsic takes plain addresses (int64) and leaves its results in memory, so that the kernels
+around it stay ordinary numba code. All of it needs AVX-512 with BF16.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+
+class _BFloat(ir.Type):
+    """LLVM's `bfloat`, which llvmlite does not have."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+F32 = ir.FloatType()
+F32X16 = ir.VectorType(F32, 16)
+F16X16 = ir.VectorType(ir.HalfType(), 16)
+I8X16 = ir.VectorType(I8, 16)
+I32X16 = ir.VectorType(I32, 16)
+I16X16 = ir.VectorType(I16, 16)
+I16X32 = ir.VectorType(I16, 32)
+BF16X16 = ir.VectorType(_BFloat(), 16)
+BF16X32 = ir.VectorType(_BFloat(), 32)
+
+Value: TypeAlias = Any  # llvmlite.ir.Value
+Builder: TypeAlias = Any  # llvmlite.ir.IRBuilder
+
+
+class Emitter:
+    """Writes vector instructions at the builder's place."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self._module = builder.module
+
+    def call(self, name: str, result: ir.Type, args: Sequence[Value]) -> Value:
+        kind = ir.FunctionType(result, [arg.type for arg in args])
+        return self.builder.call(cgutils.get_or_insert_function(self._module, kind, name), args)
+
+    def load(self, address: Value, kind: ir.Type, *, align: int) -> Value:
+        pointer = self.builder.inttoptr(address, kind.as_pointer())
+        return self.builder.load(pointer, align=align)
+
+    def store(self, value: Value, address: Value, *, align: int) -> None:
+        pointer = self.builder.inttoptr(address, value.type.as_pointer())
+        self.builder.store(value, pointer, align=align)
+
+    def at(self, address: Value, offset: int) -> Value:
+        return self.builder.add(address, ir.Constant(I64, offset)) if offset else address
+
+    def load_bfloat(self, address: Value) -> Value:
+        """16 bfloat16 as float32."""
+        bits = self.builder.zext(self.load(address, I16X16, align=2), I32X16)
+        bits = self.builder.shl(bits, ir.Constant(I32X16, [16] * 16))
+        return self.builder.bitcast(bits, F32X16)
+
+    def store_bfloat(self, value: Value, address: Value) -> None:
+        self.store(self.builder.fptrunc(value, BF16X16), address, align=2)
+
+    def round_to_bfloat(self, value: Value) -> Value:
+        bits = self.builder.bitcast(self.builder.fptrunc(value, BF16X16), I16X16)
+        bits = self.builder.shl(self.builder.zext(bits, I32X16), ir.Constant(I32X16, [16] * 16))
+        return self.builder.bitcast(bits, F32X16)
+
+    def splat(self, value: Value) -> Value:
+        """16 lanes of one 32-bit value."""
+        kind = ir.VectorType(value.type, 16)
+        one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
+        mask = ir.Constant(I32X16, [0] * 16)
+        return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
+
+    def zeros(self) -> Value:
+        return ir.Constant(F32X16, [0.0] * 16)
+
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
+        return self.call("llvm.fma.v16f32", F32X16, [a, b, c])
+
+    def exp(self, x: Value) -> Value:
+        """e ** x within 2 units in the last place for x <= 88; about 1e-38 for all below -87."""
+        builder, splat = self.builder, self.constant
+        x = self.call("llvm.maxnum.v16f32", F32X16, [x, splat(-87.0)])
+        whole = self.call("llvm.rint.v16f32", F32X16, [builder.fmul(x, splat(1.4426950408889634))])
+        # ln 2 in two parts, the first of which has few bits: their product with `whole` is exact.
+        rest = self.fma(whole, splat(-0.693359375), x)
+        rest = self.fma(whole, splat(2.12194440e-4), rest)
+        # Cephes' polynomial for e ** rest, |rest| <= ln 2 / 2.
+        value = splat(1.9875691500e-4)
+        for factor in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5):
+            value = self.fma(value, rest, splat(factor))
+        value = self.fma(value, builder.fmul(rest, rest), builder.fadd(rest, splat(1.0)))
+        exponent = builder.shl(builder.fptosi(whole, I32X16), ir.Constant(I32X16, [23] * 16))
+        return builder.bitcast(builder.add(builder.bitcast(value, I32X16), exponent), F32X16)
+
+    def constant(self, value: float) -> Value:
+        return ir.Constant(F32X16, [float(np.float32(value))] * 16)
+
+    def reduce(self, operation: str, vector: Value) -> Value:
+        """One float32 of 16 lanes: `fadd` (in a tree) or `fmax`."""
+        lanes = 8
+        while lanes:
+            low = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
+            high = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes, 2 * lanes)))
+            undefined = ir.Constant(vector.type, ir.Undefined)
+            a = self.builder.shuffle_vector(vector, undefined, low)
+            b = self.builder.shuffle_vector(vector, undefined, high)
+            if operation == "fadd":
+                vector = self.builder.fadd(a, b)
+            else:
+                vector = self.call(f"llvm.maxnum.v{lanes}f32", ir.VectorType(F32, lanes), [a, b])
+            lanes //= 2
+        return self.builder.extract_element(vector, I32(0))
+
+    def dot_pairs(self, total: Value, weights: Value, pair: Value) -> Value:
+        """total + the product of 16 pairs of bfloat16 with one pair, given as 32 bits."""
+        pairs = self.builder.bitcast(self.splat(pair), BF16X32)
+        return self.call("llvm.x86.avx512bf16.dpbf16ps.512", F32X16, [total, weights, pairs])
+
+
+@intrinsic
+def fetch_add(typingctx: Any, address: Any, amount: Any) -> Any:
+    """The int64 at `address` before `amount` is added, in one step for all threads."""
+
+    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
+        pointer = builder.inttoptr(args[0], I64.as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "monotonic")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def load_int64(typingctx: Any, address: Any, idx: Any) -> Any:
+    """The `idx`-th int64 at `address`."""
+
+    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
+        emit = Emitter(builder)
+        return emit.load(builder.add(args[0], builder.mul(args[1], I64(8))), I64, align=8)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def float_of_bits(typingctx: Any, bits: Any) -> Any:
+    """The float32 with these 32 bits."""
+
+    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
+        return builder.bitcast(args[0], F32)
+
+    return types.float32(types.uint32), codegen
+
+
+@intrinsic
+def bits_of_float(typingctx: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
+        return builder.bitcast(args[0], I32)
+
+    return types.uint32(types.float32), codegen
+
+
+def _array_at(dtype: Any) -> Any:
+    """An intrinsic (address) -> numba pointer of `dtype`, for `carray`."""
+
+    @intrinsic
+    def pointer(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
+            return builder.inttoptr(args[0], context.get_value_type(sig.return_type))
+
+        return types.CPointer(dtype)(types.int64), codegen
+
+    return pointer
+
+
+uint16_pointer = _array_at(types.uint16)
+float32_pointer = _array_at(types.float32)
+int64_pointer = _array_at(types.int64)
+
+
+@njit
+def to_float(bits):
+    """float32 of a bfloat16, given as uint16."""
+    return float_of_bits(np.uint32(bits) << np.uint32(16))
+
+
+@njit
+def to_bfloat(value):
+    """The nearest bfloat16, ties to even, as uint16."""
+    bits = bits_of_float(np.float32(value))
+    bits += np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    return np.uint16(bits >> np.uint32(16))
