@@ -109,6 +109,7 @@ class LiteralReader:
     def __init__(self, leaf: LiteralLeaf, vocabulary: "Vocabulary") -> None:
         self._vocabulary = vocabulary
         self._trie = LiteralTrie(leaf.literals)
+        self._has_own_tags = len(set(self._trie.tags)) == len(self._trie.tags)
         lone = vocabulary.lone_bytes
         self.has_gaps = any(text.translate(None, lone) for text in self._trie.texts)
         self._memo: dict[tuple[int, Residual], Reading] = {}
@@ -180,25 +181,27 @@ class LiteralReader:
 
     def _read_each(self, state: int, residual: Residual) -> Reading:
         """Put together from single literals, whose paths all leaves of the vocabulary share."""
-        trie, along = self._trie, residual.space.along
+        trie, paths = self._trie, residual.paths
         numbers, depth = trie.members(state)
-        if len(numbers) == 1 and len(trie.texts[numbers[0]]) > depth:
-            number = numbers[0]
-            ended, rest = along(trie.texts[number][depth:], residual)
-            return Reading(None, tuple(ended), () if rest is None else ((trie.tags[number], rest),))
         ids: dict[int, None] = {}
         at_once: Exits = ()
-        exits: dict[int, list[Residual]] = {}
+        found: list[tuple[int, Residual]] = []
         for number in numbers:
-            text = trie.texts[number]
-            if len(text) == depth:
+            text = trie.texts[number][depth:] if depth else trie.texts[number]
+            if not text:
                 at_once = ((trie.tags[number], residual),)
                 continue
-            ended, rest = along(text[depth:] if depth else text, residual)
-            ids.update(ended)
+            ended, rest = paths.get(text) or residual.path(text)
+            if ended:
+                ids.update(ended)
             if rest is not None:
-                exits.setdefault(trie.tags[number], []).append(rest)
-        return reading_of(self._vocabulary, list(ids), at_once + united(exits))
+                found.append((trie.tags[number], rest))
+        if len(found) > 1 and not self._has_own_tags:
+            exits: dict[int, list[Residual]] = {}
+            for tag, rest in found:
+                exits.setdefault(tag, []).append(rest)
+            return reading_of(self._vocabulary, list(ids), at_once + united(exits))
+        return reading_of(self._vocabulary, list(ids), at_once + tuple(found))
 
     def ends(
         self, state: int, residual: Residual

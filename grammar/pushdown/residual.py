@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from umbel.grammar.vocabulary import Vocabulary
 
 NodeArray = npt.NDArray[np.int32]
-_MAX_ALONG = 100_000  # literals read from residuals that are kept
+_MAX_PATHS = 5_000  # literals read from a residual that are kept
 # The ids of the tokens that end with a byte, and what may follow it inside longer tokens.
 Edge = tuple[tuple[int, ...], "Residual | None"]
+
+
+# One literal: the tokens that end inside it or with it (in order), and what may follow all of it.
+Path = tuple[dict[int, None], "Residual | None"]
 
 
 class Residual:
@@ -29,7 +33,7 @@ class Residual:
     num_below: trie nodes of all rests together, a measure of what a walk costs.
     """
 
-    __slots__ = ("_nodes", "_parent", "edges", "num_below", "space")
+    __slots__ = ("_nodes", "_parent", "edges", "num_below", "paths", "space")
 
     def __init__(
         self, space: "ResidualSpace", nodes: NodeArray | None, parent: int, num_below: int
@@ -39,6 +43,7 @@ class Residual:
         self._parent = parent
         self.num_below = num_below
         # byte -> Edge, or the trie nodes it will be made of when first asked for
+        self.paths: dict[bytes, Path] = {}
         self.edges: dict[int, Edge | int | NodeArray] = {}
 
     @property
@@ -65,6 +70,22 @@ class Residual:
             firsts = values[np.concatenate(([0], cuts))].tolist()
             found = dict(zip(firsts, np.split(nodes, cuts), strict=True))
         self.edges = found
+        return found
+
+    def path(self, text: bytes) -> "Path":
+        """`text` read from here; kept in `paths`."""
+        ids: dict[int, None] = {}
+        rest: Residual | None = self
+        for value in text:
+            edge = None if rest is None else rest.edge(value)
+            if edge is None:
+                rest = None
+                break
+            ids.update(dict.fromkeys(edge[0]))
+            rest = edge[1]
+        if len(self.paths) >= _MAX_PATHS:
+            self.paths.clear()
+        found = self.paths[text] = (ids, rest)
         return found
 
     def edge(self, value: int) -> Edge | None:
@@ -103,7 +124,6 @@ class ResidualSpace:
         self.inner_nodes = np.flatnonzero(trie.child_count)
         self._has_doubles = bool((trie.token_count > 1).any())
         self._by_node: dict[int, Residual] = {}
-        self._along: dict[tuple[bytes, Residual], tuple[dict[int, None], Residual | None]] = {}
         self._by_content: dict[bytes, Residual] = {}
         self.root = self._at_node(0)
 
@@ -115,7 +135,6 @@ class ResidualSpace:
         """Drop all residuals. What was read with them before must be dropped, too."""
         self._by_node.clear()
         self._by_content.clear()
-        self._along.clear()
         self.root = self._at_node(0)
 
     def ids_at(self, node: int) -> tuple[int, ...]:
@@ -184,27 +203,6 @@ class ResidualSpace:
         if len(residuals) == 1:
             return residuals[0]
         return self.of_nodes(np.sort(np.concatenate([r.nodes for r in residuals])))
-
-    def along(self, text: bytes, residual: Residual) -> tuple[dict[int, None], "Residual | None"]:
-        """One literal read from a residual: the tokens that end inside it or with it, and what
-        follows it.
-        """
-        key = (text, residual)
-        found = self._along.get(key)
-        if found is None:
-            ids: dict[int, None] = {}
-            rest: Residual | None = residual
-            for value in text:
-                edge = None if rest is None else rest.edge(value)
-                if edge is None:
-                    rest = None
-                    break
-                ids.update(dict.fromkeys(edge[0]))
-                rest = edge[1]
-            if len(self._along) >= _MAX_ALONG:
-                self._along.clear()
-            found = self._along[key] = (ids, rest)
-        return found
 
     def _at_node(self, node: int) -> Residual:
         made = Residual(self, None, node, int(self.trie.num_below[node]))
