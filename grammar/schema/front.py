@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from umbel.grammar.errors import UnsatisfiableGrammar, UnsupportedGrammar
+from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, UnsupportedGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.rules import RuleState
 from umbel.grammar.schema.assertions import read_parts
@@ -14,6 +14,7 @@ from umbel.grammar.schema.load import LoadedSchema
 from umbel.grammar.schema.lowering import Lowering
 from umbel.grammar.schema.reader import SchemaReader
 from umbel.grammar.schema.spacing import Whitespace, spacing_of
+from umbel.grammar.values.algebra import ShapeInProgress
 from umbel.grammar.values.terms import Term
 
 _MAX_DOWNGRADES = 100
@@ -57,10 +58,20 @@ def read_schema(
     ignored: dict[tuple[str, str], str] = {}
     while True:
         try:
-            return _read(document, options, limits, ignored, cancelled)
+            # In draft 4 a number with a fraction is no integer, not even 1.0.
+            point_zero = document.main.draft != 4 and not schema.is_typed
+            style = NumberStyle(point_zero=point_zero)
+            return _read(document, options, limits, ignored, style, cancelled)
         except RecursionError as exc:
             raise UnsupportedGrammar(
                 "the schema is nested too deeply to be analysed", "", keyword="nesting"
+            ) from exc
+        except ShapeInProgress as exc:
+            raise GrammarError(
+                "a reference leads back to the schema that it is a part of, without an item or a property "
+                "in between: it asserts nothing that could be decided",
+                "",
+                keyword="$ref",
             ) from exc
         except UnsupportedGrammar as exc:
             key = _downgradable(exc)
@@ -85,6 +96,7 @@ def _read(
     options: SchemaOptions,
     limits: Limits,
     ignored: dict[tuple[str, str], str],
+    style: NumberStyle,
     cancelled: Callable[[], bool] | None,
 ) -> SchemaGrammar:
     reader = SchemaReader(
@@ -100,8 +112,6 @@ def _read(
         raise UnsatisfiableGrammar(
             f"no instance satisfies the JSON Schema: {_reason(reader, root)}"
         )
-    # In draft 4 a number with a fraction is no integer, not even 1.0.
-    style = NumberStyle(point_zero=document.main.draft != 4)
     lowering = Lowering(reader, spacing_of(options.whitespace), style, any_order=options.any_order)
     lowering.check(root)
     warnings = [f"not enforced: {message}" for message in ignored.values()]
@@ -126,4 +136,3 @@ def _reason(reader: SchemaReader, root: Term) -> str:
         return "the schema is false"
     names = sorted(reader.document.root) if isinstance(reader.document.root, dict) else []
     return f"its keywords ({', '.join(names[:12])}) contradict each other"
-

@@ -15,10 +15,13 @@ Json = Any  # a JSON value as `json.loads` gives it; fractions are Decimals, as 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSchema:
-    """value: a dict or bool that the caller's object does not share. text: its JSON."""
+    """value: a dict or bool that the caller's object does not share. text: its JSON. is_typed: it comes from a
+    Python type, whose decoder may want integers without `.0`.
+    """
 
     value: Json
     text: str
+    is_typed: bool
 
 
 def load_schema(schema: Any, limits: Limits) -> LoadedSchema:
@@ -37,7 +40,7 @@ def load_schema(schema: Any, limits: Limits) -> LoadedSchema:
         raise GrammarError(
             f"a JSON Schema is an object or a boolean, got {type(loaded).__name__}", ""
         )
-    return LoadedSchema(loaded, text)
+    return LoadedSchema(loaded, text, not isinstance(schema, str | dict | bool))
 
 
 def _from_type(schema: Any) -> Json:

@@ -80,9 +80,8 @@ class Lowering:
             except UnsupportedGrammar as exc:
                 if exc.where is not None:
                     raise
-                raise UnsupportedGrammar(
-                    exc.message, self.reader.pointer_of(term), keyword=exc.keyword
-                ) from exc
+                where = self.reader.pointer_of(term, exc.keyword)
+                raise UnsupportedGrammar(exc.message, where, keyword=exc.keyword) from exc
             for inner in plan.children():
                 if inner not in seen:
                     seen.add(inner)

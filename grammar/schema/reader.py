@@ -20,6 +20,7 @@ from umbel.grammar.values.terms import Term
 
 Scope = tuple[Resource, ...]
 _MAX_REFS = 1_000  # references in a row, each leading to the next
+_MAX_SEARCHED = 200  # subschemas looked at to find the place of a refused keyword
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,8 +178,8 @@ class SchemaReader:
         except UnsupportedGrammar as exc:
             del self._shapes[number]
             if exc.where is None:
-                pointer = self.places[abs(number)].pointer
-                raise UnsupportedGrammar(exc.message, pointer, keyword=exc.keyword) from exc
+                where = self._where_keyword(self.places[abs(number)], exc.keyword)
+                raise UnsupportedGrammar(exc.message, where, keyword=exc.keyword) from exc
             raise
         except BaseException:
             del self._shapes[number]
@@ -220,9 +221,41 @@ class SchemaReader:
             self._parts[number] = found
         return found
 
-    def pointer_of(self, term: Term) -> str:
-        """Where to look for a term in the document: its first subschema."""
+    def pointer_of(self, term: Term, keyword: str | None = None) -> str:
+        """Where to look for a term in the document: a keyword of its first subschema if it has it."""
         for clause in term.clauses:
             for number in sorted(clause, key=abs):
-                return self.places[abs(number)].pointer
+                return self._where_keyword(self.places[abs(number)], keyword)
         return ""
+
+    def _where_keyword(self, place: Place, keyword: str | None) -> str:
+        """The pointer of the keyword in a subschema or in one that applies to the same instance."""
+        pending, seen = [place], {place.pointer}
+        while keyword is not None and pending and len(seen) < _MAX_SEARCHED:
+            at = pending.pop(0)
+            if not isinstance(at.schema, dict):
+                continue
+            if keyword in at.schema and (at.pointer, keyword) not in self._ignored:
+                return at.where(keyword)
+            for inner in self._beside(at):
+                if inner.pointer not in seen:
+                    seen.add(inner.pointer)
+                    pending.append(inner)
+        return place.pointer
+
+    def _beside(self, place: Place) -> list[Place]:
+        """The subschemas that apply to the same instance."""
+        found = []
+        if isinstance(place.schema.get("$ref"), str):
+            found.append(self.target(place))
+        for name in ("allOf", "anyOf", "oneOf"):
+            if isinstance(place.schema.get(name), list):
+                found += [
+                    self.place_below(place, name, at) for at in range(len(place.schema[name]))
+                ]
+        found += [
+            self.place_below(place, name)
+            for name in ("not", "if", "then", "else")
+            if name in place.schema
+        ]
+        return found

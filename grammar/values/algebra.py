@@ -216,19 +216,25 @@ class Algebra:
     ) -> ObjectAtom | None:
         """The atom in its simplest form; None where it is plainly empty."""
         nothing = self.terms.none
-        for name in required:
-            if fields.get(name) is nothing:
-                return None
-        low = max(low, len(required))
-        if high is not None and low > high:
-            return None
         pending = []
         for part in some:
             if any(part.get(name) is self.terms.any for name in required):
                 continue
             if self.fields.is_none(part):
                 return None
-            pending.append(part)
+            only = self.fields.only_name(part)
+            if only is None:
+                pending.append(part)
+                continue
+            # Only one property can meet the condition: it must be there, and must meet it.
+            fields = self.fields.both(fields, Fields({only: part.named[only]}, self.terms.any))
+            required = required if only in required else (*required, only)
+        for name in required:
+            if fields.get(name) is nothing:
+                return None
+        low = max(low, len(required))
+        if high is not None and low > high:
+            return None
         return ObjectAtom(fields, required, low, high, tuple(pending), implies)
 
     def _not_object(self, atom: ObjectAtom) -> tuple[ObjectAtom, ...]:

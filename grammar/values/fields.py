@@ -85,6 +85,14 @@ class FieldAlgebra:
             and all(term is nothing for _, term in fields.classes)
         )
 
+    def only_name(self, fields: Fields) -> str | None:
+        """The one name that does not map to nothing, if there is just one."""
+        nothing = self.terms.none
+        if fields.default is not nothing or any(term is not nothing for _, term in fields.classes):
+            return None
+        names = [name for name, term in fields.named.items() if term is not nothing]
+        return names[0] if len(names) == 1 else None
+
     def _pointwise(
         self, left: Fields, right: Fields, combine: Callable[[Term, Term], Term]
     ) -> Fields:

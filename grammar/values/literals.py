@@ -9,6 +9,7 @@ from umbel.grammar.errors import GrammarError
 
 Json = Any  # a JSON value; numbers may be int, float or Decimal
 _MAX_EXPONENT = 400  # doubles end at 308; beyond, exact arithmetic would write out the zeros
+_LARGEST = 10**_MAX_EXPONENT
 
 
 def is_number(value: Json) -> bool:
@@ -18,6 +19,8 @@ def is_number(value: Json) -> bool:
 def exact(value: int | float | Decimal) -> Fraction:
     """The number as it is written: 0.1 is one tenth. Raises `GrammarError` beyond 10**400 or below 10**-400."""
     if isinstance(value, int):
+        if abs(value) > _LARGEST:
+            raise GrammarError(f"a number of more than {_MAX_EXPONENT} digits")
         return Fraction(value)
     decimal = value if isinstance(value, Decimal) else Decimal(repr(value))
     if decimal and abs(decimal.adjusted()) > _MAX_EXPONENT:
