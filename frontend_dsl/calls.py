@@ -14,6 +14,9 @@ from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SamplingParams
 
 
+_PARAMS = {field.name for field in fields(SamplingParams)}
+
+
 class SamplingOptions(TypedDict, total=False):
     """Options of a generation that may also be defaults of a program: see `SamplingParams`."""
 
@@ -189,7 +192,7 @@ def check_options(options: Mapping[str, Any], *, extra: Mapping[str, Any] = {}) 
                 "use s.fork(n) and one gen per branch",
                 param="n",
             )
-        if name in {field.name for field in fields(SamplingParams)} and name not in known:
+        if name in _PARAMS and name not in known:
             raise InvalidRequest(
                 f"{name} cannot be a default of a program; give it to each gen", param=name
             )

@@ -40,7 +40,12 @@ class Program:
     """
 
     def __init__(
-        self, function: Callable[..., Any], defaults: Mapping[str, Any], *, is_eager: bool = False
+        self,
+        function: Callable[..., Any],
+        defaults: Mapping[str, Any],
+        *,
+        is_eager: bool = False,
+        passes: Collection[str] = PASS_NAMES,
     ) -> None:
         if not callable(function):
             raise InvalidRequest(f"@program takes a function, not {function!r}")
@@ -54,6 +59,7 @@ class Program:
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self.defaults = dict(defaults)
         self.is_eager = is_eager
+        self.passes = tuple(passes)
         self._compiler = Compiler(self)
         self.__doc__ = function.__doc__
         self._signature = inspect.signature(function)
@@ -79,16 +85,20 @@ class Program:
         `judge.with_defaults(temperature=0)`.
         """
         defaults = {**self.defaults, **_checked(options)}
-        return Program(self.function, defaults, is_eager=self.is_eager)
+        return Program(self.function, defaults, is_eager=self.is_eager, passes=self.passes)
 
     def eager(self) -> "Program":
         """The same program, never compiled: every run calls the function on the engine."""
         return Program(self.function, self.defaults, is_eager=True)
 
+    def with_passes(self, passes: Collection[str]) -> "Program":
+        """The same program, compiled with these passes only: see `passes.pipeline.NAMES`."""
+        return Program(self.function, self.defaults, passes=passes)
+
     def compile(
         self,
         *,
-        passes: Collection[str] = PASS_NAMES,
+        passes: Collection[str] | None = None,
         reads_result_only: bool = False,
         **arguments: Any,
     ) -> Compiled:
@@ -115,7 +125,9 @@ class Program:
         if unknown:
             raise InvalidRequest(f"{self.name}{self._signature} has no parameter {unknown[0]!r}")
         return self._compiler.compiled(
-            open_, passes=passes, fixed=fixed, reads_result_only=reads_result_only
+            open_,
+            passes=self.passes if passes is None else passes,
+            fixed=fixed, reads_result_only=reads_result_only
         )
 
     @property
@@ -226,7 +238,9 @@ class Program:
                     f"{error}; the program is {self.name}{self._signature} "
                     "(the state is given by the run)"
                 ) from error
-            compiled = None if self.is_eager else self._compiler.compiled(arguments)
+            compiled = None if self.is_eager else self._compiler.compiled(
+                arguments, passes=self.passes
+            )
             if compiled is not None and compiled.traced is not None:
                 if not (keep_events and compiled.has_leave):  # its events could not be taken back
                     return self._run_compiled(execution, compiled, arguments)

@@ -15,20 +15,22 @@ from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.graph.nodes import Arm, Block, Decide, Leave, Return
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
-from umbel.frontend_dsl.tracing.path import Finding, Mark, Met, Path, Point
+from umbel.frontend_dsl.tracing.path import Fact, Finding, Mark, Met, Path, Point
 from umbel.frontend_dsl.tracing.recorder import Recording, as_data
 
-MAX_RUNS = 4096  # of one program, while it is traced
+MAX_RUNS = 100  # of one program, each path by itself
+MAX_FORGETFUL_RUNS = 300  # with paths that forget what they decided
+MAX_NODES = 10_000  # of a graph, written out: what follows a decision may be there once per way
 
 
 @dataclass(slots=True, eq=False)
 class Known:
     """What follows from a point: valid where `facts` (those read later) are the same."""
 
-    facts: dict[Hashable, object]
+    facts: dict[Fact, object]
     block: Block
 
-    def fits(self, facts: dict[Hashable, object]) -> bool:
+    def fits(self, facts: dict[Fact, object]) -> bool:
         return all(facts.get(key) == value for key, value in self.facts.items())
 
 
@@ -37,7 +39,11 @@ class Explored:
     """`reads`: facts that were read on any of the paths."""
 
     block: Block
-    reads: set[Hashable]
+    reads: set[Fact]
+
+
+class _TooLarge(Exception):
+    """More paths than a graph is for."""
 
 
 class NotTraceable(Exception):
@@ -62,12 +68,23 @@ class Explorer:
     leaves: list[LeaveTrace] = field(default_factory=list)
     num_runs: int = 0
     num_met: int = 0
-    _outcomes: dict[tuple[str, str], tuple[str, ...] | None] = field(default_factory=dict)
+    forgets: bool = False
+    _sizes: dict[int, tuple[nodes.AnyNode, int]] = field(default_factory=dict)
     _known: dict[Hashable, list[Known]] = field(default_factory=dict)
 
     def explore(self) -> Block:
         """The whole program. Raises `LeaveTrace` if every path leaves the trace."""
-        block = self._from((), 0, 0).block
+        try:
+            block = self._from((), 0, 0).block
+        except _TooLarge:
+            self.forgets = True
+            self.num_runs = 0
+            self._known.clear()
+            self.leaves.clear()
+            try:
+                block = self._from((), 0, 0).block
+            except _TooLarge as error:
+                raise NotTraceable(LeaveTrace(str(error), self.start)) from None
         if self.leaves and _always_leaves(block):
             raise self.leaves[0]
         return block
@@ -78,7 +95,7 @@ class Explorer:
         """
         path, end, met = self._follow(script)
         block: Block = (end,) if end is not None else ()
-        elsewhere: set[Hashable] = set()  # read on other paths that part from this one
+        elsewhere: set[Fact] = set()  # read on other paths that part from this one
         if met is not None:
             block, elsewhere = met.block, set(met.facts)
         pending: list[Any] = []
@@ -101,26 +118,40 @@ class Explorer:
             elsewhere.update(*(other.reads for other in others))
             block = merge(event, [block, *(other.block for other in others)], self.where(event.site))
         block = (*reversed(pending), *block)
+        if sum(map(self._size, block)) > MAX_NODES:
+            raise _TooLarge(f"its paths have more than {MAX_NODES} nodes")
         return Explored(block, elsewhere.union(path.reads[num_reads:]))
 
     def where(self, site: Site) -> dict[str, int]:
         return {"file": self.files.setdefault(site.file, len(self.files)), "line": site.line}
 
-    def _remember(self, point: Point, block: Block, reads: set[Hashable]) -> None:
+    def _remember(self, point: Point, block: Block, reads: set[Fact]) -> None:
+        if point.key is None:
+            return
         facts = {key: point.facts.get(key) for key in reads}
         self._known.setdefault(point.key, []).append(Known(facts, block))
 
-    def _meet(self, key: Hashable, facts: dict[Hashable, object]) -> object | None:
+    def _size(self, node: nodes.AnyNode) -> int:
+        """Nodes in `node`, itself included. Blocks share nodes, so they are counted once each."""
+        known = self._sizes.get(id(node))
+        if known is None:
+            inner = (self._size(n) for block in nodes.blocks_of(node) for n in block)
+            known = (node, 1 + sum(inner))  # the node is kept, so that its id stays its own
+            self._sizes[id(node)] = known
+        return known[1]
+
+    def _meet(self, key: Hashable, facts: dict[Fact, object]) -> object | None:
         return next((k for k in self._known.get(key, ()) if k.fits(facts)), None)
 
     def _follow(self, script: tuple[int, ...]) -> tuple[Path, Any, Known | None]:
         """One run: its path, the node that ends it, and the known path it met."""
-        path = Path(script, self._outcomes, self._meet, self.findings)
+        path = Path(script, self._meet, self.findings, forgets=self.forgets)
         recording = Recording(path, self.defaults, self.files, self.types)
         self.num_runs += 1
         try:
-            if self.num_runs > MAX_RUNS:
-                raise LeaveTrace(f"it has more than {MAX_RUNS} paths", path.site())
+            limit = MAX_FORGETFUL_RUNS if self.forgets else MAX_RUNS
+            if self.num_runs > limit:
+                raise _TooLarge(f"it has more than {limit} paths")
             value = self.run(recording)
             end: Any = Return(value=as_data(value, path), **self.where(self.start))
         except Met as met:

@@ -23,6 +23,7 @@ MAX_TURNS = 64  # decisions made on one line, on one path: the turns of a loop t
 MAX_OUTCOMES = 256  # ways that one decision can have
 
 Subject = Ref | Arg
+Fact = tuple[Any, ...]  # its kind, and what it is about
 Result = TypeVar("Result")
 
 
@@ -59,8 +60,8 @@ class Mark:
 class Point:
     """The start of a statement of the program: where paths can meet."""
 
-    key: Hashable
-    facts: dict[Hashable, object]
+    key: Hashable  # None: nobody can tell
+    facts: dict[Fact, object]
     num_reads: int
 
 
@@ -83,24 +84,27 @@ class Met(BaseException):
 class Path:
     """`script`: the ways to take at the first decisions; after them the first way is taken.
 
-    `meet(key, facts)` says whether a path from a point on is known.
+    `meet(key, facts)` says whether a path from a point on is known. A path that `forgets` does not
+    keep what decisions told it of a value beyond the statement: more paths meet, and a value may be
+    decided on again.
     """
 
     def __init__(
         self,
         script: tuple[int, ...],
-        outcomes: dict[tuple[str, str], tuple[str, ...] | None],
-        meet: Callable[[Hashable, dict[Hashable, object]], object | None],
+        meet: Callable[[Hashable, dict[Fact, object]], object | None],
         findings: dict[Finding, None],
+        *,
+        forgets: bool = False,
     ) -> None:
         self.events: list[AnyNode | Mark | Point] = []
-        self.reads: list[Hashable] = []
+        self.reads: list[Fact] = []
         self.num_decisions = 0
-        self.outcomes = outcomes  # of the calls, by branch and name; shared by all paths
         self._script = script
         self._meet = meet
+        self._forgets = forgets
         self._findings = findings
-        self._facts: dict[Hashable, object] = {}
+        self._facts: dict[Fact, object] = {}
         self._sites: Counter[Site] = Counter()
         self._loops: list[weakref.ref[Turns]] = []
 
@@ -112,11 +116,11 @@ class Path:
 
     # Facts.
 
-    def get(self, key: Hashable) -> object:
+    def get(self, key: Fact) -> object:
         self.reads.append(key)
         return self._facts.get(key)
 
-    def set(self, key: Hashable, value: object) -> None:
+    def set(self, key: Fact, value: object) -> None:
         self._facts[key] = value
 
     # Decisions.
@@ -126,10 +130,15 @@ class Path:
         if isinstance(known, Domain):
             return known
         if isinstance(subject, Ref) and not subject.ops:
-            texts = self.outcomes.get((subject.branch, subject.name))
+            texts = self.outcomes((subject.branch, subject.name))
             if texts is not None:
                 return Domain(texts)
         return ANYTHING
+
+    def outcomes(self, owner: tuple[str, str]) -> tuple[str, ...] | None:
+        """All texts that a call can give; None: any."""
+        known = self.get(("outcomes", owner))
+        return known if isinstance(known, tuple) else None
 
     def observe(self, subject: Subject, function: Callable[[str], Result], what: str) -> Result:
         """`function` of the subject's text, on this path: the others follow other results."""
@@ -179,7 +188,7 @@ class Path:
 
     def _all_texts(self, base: Subject) -> tuple[str, ...]:
         if isinstance(base, Ref):
-            return self.outcomes.get((base.branch, base.name)) or self.domain(base).texts
+            return self.outcomes((base.branch, base.name)) or self.domain(base).texts
         return self.domain(base).texts
 
     def _decide(self, subject: Subject, groups: list[tuple[str, ...]], otherwise: bool) -> int:
@@ -217,15 +226,17 @@ class Path:
 
     def point(self) -> None:
         """Called before each statement of the program itself."""
-        frame = sys._getframe(2)
         if self.num_decisions == 0:
             return
+        if self._forgets:
+            self._facts = {key: value for key, value in self._facts.items() if key[0] != "domain"}
+        if self.num_decisions < len(self._script):  # known from the run that this one parts from
+            self.events.append(Point(None, {}, 0))
+            return
+        frame = sys._getframe(1)
         turns = tuple((t.place, t.count) for ref in self._loops if (t := ref()) is not None)
         key = freeze((frame.f_code.co_name, frame.f_lasti, turns, frame.f_locals))
-        if key is None:
-            return
-        is_new = self.num_decisions >= len(self._script)
-        if is_new and (entry := self._meet(key, self._facts)) is not None:
+        if key is not None and (entry := self._meet(key, self._facts)) is not None:
             raise Met(entry)
         self.events.append(Point(key, dict(self._facts), len(self.reads)))
 

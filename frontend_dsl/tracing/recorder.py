@@ -163,8 +163,7 @@ class TraceState:
                 self._recording.types[owner] = options["json_schema"]
             options["json_schema"] = schema_data(options["json_schema"])
         found = gen_outcomes({**self._recording.defaults, **options}, MAX_OUTCOMES)
-        if gen.name is not None:
-            self._note_outcomes(owner, found)
+        self._path.set(("outcomes", owner), found)
         where = self._recording.where(gen.site)
         self._path.add(
             nodes.Generate(branch=self._branch, name=gen.name, options=options, **where)
@@ -178,8 +177,7 @@ class TraceState:
         choices = tuple(parts_of(choice, path) for choice in select.choices)
         is_known = not any(isinstance(choice, Symbol) for choice in select.choices)
         is_few = is_known and len(choices) <= MAX_OUTCOMES
-        if select.name is not None:
-            self._note_outcomes(owner, select.choices if is_few else None)
+        path.set(("outcomes", owner), select.choices if is_few else None)
         path.add(
             nodes.Choose(
                 branch=self._branch,
@@ -191,12 +189,6 @@ class TraceState:
                 **self._recording.where(select.site),
             )
         )
-
-    def _note_outcomes(self, owner: Owner, found: tuple[str, ...] | None) -> None:
-        known = self._path.outcomes.setdefault(owner, found)
-        if known != found:  # another arm has a call of that name with other outcomes
-            self._path.set(("domain", nodes.Ref(*owner)), None)
-            self._leave(f"{owner[1]!r} has other outcomes than on another path")
 
     def _define(self, name: str | None) -> Owner:
         if name is None:

@@ -30,12 +30,14 @@ class NoSource(Exception):
 
 
 _lock = threading.Lock()
-_codes: dict[tuple[CodeType, bool], CodeType] = {}
+# Code objects of different files can be equal, so the file is part of the keys.
+_names: dict[tuple[str, CodeType], dict[str, int]] = {}
+_codes: dict[tuple[str, CodeType, bool], CodeType] = {}
 
 
 def rewritten(function: FunctionType, *, with_points: bool) -> CodeType:
     """The function's code with hooks. Raises `NoSource`."""
-    key = (function.__code__, with_points)
+    key = (function.__code__.co_filename, function.__code__, with_points)
     with _lock:
         if key not in _codes:
             _codes[key] = _rewrite(function, with_points)
@@ -44,6 +46,14 @@ def rewritten(function: FunctionType, *, with_points: bool) -> CodeType:
 
 def loaded_names(function: FunctionType) -> dict[str, int]:
     """Names that the function reads, each with the first line that does. Raises `NoSource`."""
+    key = (function.__code__.co_filename, function.__code__)
+    with _lock:
+        if key not in _names:
+            _names[key] = _loaded(function)
+        return _names[key]
+
+
+def _loaded(function: FunctionType) -> dict[str, int]:
     _, node = _find(function)
     names: dict[str, int] = {}
     for inner in ast.walk(node):

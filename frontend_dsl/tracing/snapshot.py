@@ -3,19 +3,11 @@
 from collections.abc import Hashable
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Protocol, runtime_checkable
 
 from umbel.frontend_dsl.calls import Expression
 
 _PLAIN = (str, int, float, bool, bytes, type(None), complex)
 _MAX_DEPTH = 24
-
-
-@runtime_checkable
-class Frozen(Protocol):
-    """A symbol that knows what it stands for."""
-
-    def trace_key(self) -> Hashable: ...
 
 
 class _Unknown(Exception):
@@ -34,9 +26,10 @@ def freeze(value: object) -> Hashable | None:
 
 
 def _freeze(value: object, seen: dict[int, int], depth: int) -> Hashable:
-    if isinstance(value, Frozen):
-        return (type(value).__name__, value.trace_key())
     kind = type(value)
+    trace_key = getattr(kind, "trace_key", None)  # a symbol knows what it stands for
+    if trace_key is not None:
+        return (kind.__name__, trace_key(value))
     if kind in _PLAIN:
         return (kind.__name__, value)
     if depth > _MAX_DEPTH:

@@ -91,13 +91,13 @@ def _result(recording: Recording, tool: Tool, call_id: str) -> Any:
     hint = tool.result_type
     owner = (nodes.TOOLS, call_id)
     if hint is bool:
-        recording.path.outcomes.setdefault(owner, ("False", "True"))
+        recording.path.set(("outcomes", owner), ("False", "True"))
         return TraceFlag(recording, call_id)
     texts = get_args(hint) if get_origin(hint) is Literal else ()
     is_text = hint is str or (texts and all(isinstance(text, str) for text in texts))
     if not is_text:
         return TraceTool(recording, call_id)
-    recording.path.outcomes.setdefault(owner, tuple(sorted(texts)) or None)
+    recording.path.set(("outcomes", owner), tuple(sorted(texts)) or None)
     return Symbol(recording.path, (nodes.Ref(*owner),))
 
 

@@ -1,0 +1,229 @@
+"""Random programs mean the same eager and compiled, with every set of passes, in any order of
+answers.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.frontend_dsl.fake_client import FakeClient, FakeModel
+
+from umbel.frontend_dsl import Program, ProgramError, State, gen, program, select, tool
+from umbel.frontend_dsl.graph.serial import from_json, to_json
+from umbel.frontend_dsl.passes.pipeline import NAMES
+
+_seen: list[tuple[str, int]] = []
+
+
+@tool
+def note(text: str, times: int) -> str:
+    """A tool with an effect: the order of its calls is visible."""
+    _seen.append((text, times))
+    return f"{text}*{times}"
+
+
+@tool
+def is_early(text: str) -> bool:
+    return text < "m"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement: `kind` and what it needs."""
+
+    kind: str
+    number: int
+    bodies: tuple[tuple["Step", ...], ...] = ()
+
+
+_SIMPLE = ("say", "argument", "gen", "pick", "quote", "tool", "role", "number")
+_NESTED = ("fork", "if", "loop", "while", "match", "flag")
+
+
+def _steps(depth: int) -> st.SearchStrategy[tuple[Step, ...]]:
+    simple = st.builds(Step, st.sampled_from(_SIMPLE), st.integers(0, 3))
+    if depth == 0:
+        return st.lists(simple, max_size=3).map(tuple)
+    inner = _steps(depth - 1)
+    nested = st.builds(
+        Step,
+        st.sampled_from(_NESTED),
+        st.integers(0, 2),
+        st.lists(inner, min_size=2, max_size=2).map(tuple),
+    )
+    return st.lists(st.one_of(simple, nested), max_size=4).map(tuple)
+
+
+class _Writer:
+    """Python source of the steps: the tracer reads source, and so do we when a test fails."""
+
+    def __init__(self) -> None:
+        self.lines = ["def body(s, a, b):"]
+        self.names = itertools.count()
+
+    def write(self, steps: tuple[Step, ...]) -> str:
+        self._block(steps, "s", ["s"], [], 1, is_free=True)
+        return "\n".join(self.lines)
+
+    def _put(self, depth: int, line: str) -> None:
+        self.lines.append("    " * depth + line)
+
+    def _block(
+        self, steps: tuple[Step, ...], s: str, all_states: list[str], known: list[tuple[str, str]],
+        depth: int, *, is_free: bool,
+    ) -> None:  # fmt: skip
+        """`known`: (state, name) that have a finite value; `is_free`: no role is open."""
+        start = len(self.lines)
+        for step in steps:
+            name = f"v{next(self.names)}"
+            if step.kind == "say":
+                self._put(depth, f"{s} += 'text{step.number} '")
+            elif step.kind == "argument":
+                self._put(depth, f"{s} += f'<{{a}}|{{b:>{step.number + 1}}}>'")
+            elif step.kind == "gen":
+                self._put(depth, f"{s} += gen('{name}', max_tokens={step.number + 1})")
+                self._put(depth, f"{s} += {s}['{name}'].upper() + '!'")
+            elif step.kind == "number":
+                choices = [str(n) for n in range(step.number + 2)]
+                self._put(depth, f"{s} += gen('{name}', choices={choices})")
+                self._put(depth, f"out.append(int({s}['{name}']) > {step.number})")
+            elif step.kind == "pick":
+                self._put(depth, f"{s} += select('{name}', ['x', 'yz', a + 'w'])")
+                self._put(depth, f"out.append({s}['{name}'])")
+            elif step.kind == "quote" and known:
+                state, variable = known[step.number % len(known)]
+                self._put(depth, f"{s} += f\"[{{{state}['{variable}']}}]\"")
+            elif step.kind == "tool":
+                self._put(depth, f"{s} += gen('{name}', max_tokens=2)")
+                self._put(depth, f"out.append(note({s}['{name}'], '{step.number}'))")
+            elif step.kind == "role" and is_free:
+                self._put(depth, f"with {s}.user():")
+                self._put(depth + 1, f"{s} += 'q' + gen('{name}', max_tokens=2)")
+            else:
+                self._nested(step, s, all_states, known, depth, name, is_free=is_free)
+        if len(self.lines) == start:
+            self._put(depth, "pass")
+
+    def _nested(
+        self, step: Step, s: str, all_states: list[str], known: list[tuple[str, str]], depth: int,
+        name: str, *, is_free: bool,
+    ) -> None:  # fmt: skip
+        if not step.bodies:
+            return
+        first, second = step.bodies
+
+        def inner(steps: tuple[Step, ...], more: int = 1) -> None:
+            self._block(steps, s, all_states, list(known), depth + more, is_free=is_free)
+
+        if step.kind == "fork":
+            child = f"f{name}"
+            self._put(depth, f"{child} = {s}.fork(2)")
+            for idx, body in enumerate((first, second)):
+                self._put(depth, f"{child}_{idx} = {child}[{idx}]")
+                self._block(body, f"{child}_{idx}", [], list(known), depth, is_free=is_free)
+            if step.number:
+                self._put(depth, f"{child}.join()")
+        elif step.kind == "loop":
+            self._put(depth, f"for i{name} in range({step.number}):")
+            self._put(depth + 1, f"{s} += gen(f'{name}_{{i{name}}}', choices=['a', 'b'])")
+            self._put(depth + 1, f"if {s}[f'{name}_{{i{name}}}'] == 'a':")
+            self._put(depth + 2, "break")
+        elif step.kind == "while":
+            self._put(depth, f"t{name} = 0")
+            self._put(depth, f"{s} += gen(f'{name}_0', choices=['a', 'b', 'c'])")
+            self._put(depth, f"while {s}[f'{name}_{{t{name}}}'] != 'a' and t{name} < 3:")
+            self._put(depth + 1, f"t{name} += 1")
+            self._put(depth + 1, f"{s} += gen(f'{name}_{{t{name}}}', choices=['a', 'b', 'c'])")
+        else:
+            self._put(depth, f"{s} += gen('{name}', choices=['no', 'yes', 'zzz'])")
+            known.append((s, name))
+            if step.kind == "match":
+                self._put(depth, f"match {s}['{name}']:")
+                self._put(depth + 1, "case 'no' | 'zzz':")
+                inner(first, 2)
+                self._put(depth + 1, "case _:")
+                inner(second, 2)
+                return
+            test = f"{s}['{name}'] == 'yes'" if step.kind == "if" else f"is_early({s}['{name}'])"
+            self._put(depth, f"if {test}:")
+            inner(first)
+            self._put(depth, "else:")
+            inner(second)
+
+
+_files = itertools.count()
+
+
+def _program(steps: tuple[Step, ...]) -> tuple[Program, str]:
+    import linecache
+
+    lines = _Writer().write(steps).splitlines()
+    source = "\n".join([lines[0], "    out = []", *lines[1:], "    return out, a", ""])
+    file = f"<random program {next(_files)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    world: dict[str, Any] = {
+        "gen": gen, "select": select, "note": note, "is_early": is_early, "__name__": "random",
+    }  # fmt: skip
+    exec(compile(source, file, "exec"), world)
+    return program(world["body"]), source
+
+
+def _outcome(made: Program, model: FakeModel, seed: int, run: Any = None) -> Any:
+    _seen.clear()
+    with FakeClient(model=model, seed=seed) as client:
+        try:
+            state = made.run(client, a="Ada", b="x")
+        except ProgramError as error:
+            return ("error", str(error.site), error.call, error.branch, str(error.cause))
+    return (state.result, _tree(state), tuple(_seen))
+
+
+def _tree(state: State) -> Any:
+    below = [_tree(branch) for branch in state.branches]
+    calls = [(call.name, call.text, str(call.site)) for call in state.calls]
+    return state.path, state.text(), state.messages(), state.variables(), calls, below
+
+
+@given(steps=_steps(2), seed=st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_compiled_programs_give_what_eager_ones_give(steps: tuple[Step, ...], seed: int) -> None:
+    made, source = _program(steps)
+
+    expected = _outcome(made.eager(), FakeModel(), 0)
+
+    assert _outcome(made, FakeModel(), seed) == expected, source
+    compiled = made.compile()
+    if compiled.graph is None:
+        assert "more than" in str(compiled), source
+    else:
+        assert from_json(to_json(compiled.graph)) == compiled.graph
+
+
+@given(steps=_steps(2), seed=st.integers(0, 99), every=st.integers(3, 9))
+@settings(max_examples=30, deadline=None)
+def test_compiled_programs_fail_where_eager_ones_fail(
+    steps: tuple[Step, ...], seed: int, every: int
+) -> None:
+    made, source = _program(steps)
+    model = FakeModel(fails=lambda context: sum(context) % every == 0)
+
+    expected = _outcome(made.eager(), model, 0)
+
+    found = _outcome(made, model, seed)
+    assert (found[0] == "error") == (expected[0] == "error"), source
+    if expected[0] != "error":
+        assert found == expected, source
+
+
+@given(steps=_steps(2), passes=st.sets(st.sampled_from(NAMES)), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_no_set_of_passes_changes_a_result(
+    steps: tuple[Step, ...], passes: set[str], seed: int
+) -> None:
+    made, source = _program(steps)
+
+    expected = _outcome(made.eager(), FakeModel(), 0)
+
+    assert _outcome(made.with_passes(passes), FakeModel(), seed) == expected, source
