@@ -98,6 +98,10 @@ class ObjectPlan:
     def _slot(self, term: Term, name: str) -> Slot:
         return Slot(term, tuple(some.get(name) for some in self.atom.some))
 
+    def _open_slot(self, term: Term, example: str) -> Slot:
+        """For all undeclared names of a kind, of which the example is one (it may also be declared)."""
+        return Slot(term, tuple(some.undeclared(example) for some in self.atom.some))
+
     def _open_kinds(self, fields: Fields) -> Iterator[tuple[CharDfa | None, Slot]]:
         """Undeclared names: (language, slot); None for all names."""
         limits = self.lowering.reader.limits
@@ -105,14 +109,11 @@ class ObjectPlan:
         for language, term in fields.classes:
             if self._has(term):
                 example = languages.some_texts(language, 1)[0] if self.atom.some else ""
-                yield language, self._slot(term, example)
+                yield language, self._open_slot(term, example)
             rest = languages.without(rest or languages.ANY_TEXT, language, limits)
         if self._has(fields.default) and not (rest is not None and rest.is_empty):
-            some = tuple(
-                part.default if rest is None else part.get(languages.some_texts(rest, 1)[0])
-                for part in self.atom.some
-            )
-            yield rest, Slot(fields.default, some)
+            example = "" if rest is None or not self.atom.some else languages.some_texts(rest, 1)[0]
+            yield rest, self._open_slot(fields.default, example)
 
     def _required_from(self) -> list[int]:
         """For each position the first required one from it on; the number of names if there is none."""

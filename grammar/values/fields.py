@@ -104,11 +104,10 @@ class FieldAlgebra:
     def _classes(
         self, left: Fields, right: Fields, combine: Callable[[Term, Term], Term]
     ) -> tuple[tuple[CharDfa, Term], ...]:
-        if not left.classes or not right.classes:
-            other = right.default if left.classes else left.default
-            return tuple(
-                (lang, combine(term, other)) for lang, term in left.classes or right.classes
-            )
+        if not right.classes:
+            return tuple((lang, combine(term, right.default)) for lang, term in left.classes)
+        if not left.classes:
+            return tuple((lang, combine(left.default, term)) for lang, term in right.classes)
         found: list[tuple[CharDfa, Term]] = []
         for language, term in left.classes:
             rest = language

@@ -45,6 +45,8 @@ def _step(leaf: Leaf, state: Any, value: int) -> Any:
             text = state[0] + bytes([value])
             base = None if state[1] is None else _step(leaf.base, state[1], value)
             inside = any(entry.startswith(text) and tag != NO_TAG for entry, tag in leaf.literals)
+            if base is not None and (text, NO_TAG) in leaf.literals and not _goes_on(leaf.base, base):
+                base = None  # a banned text that no longer one begins with
             return (text, base) if base is not None or inside else None
         case CountedLeaf():
             at, count = state
@@ -54,8 +56,13 @@ def _step(leaf: Leaf, state: Any, value: int) -> Any:
             target = int(base_dfa.table[at, column])
             if target == base_dfa.dead or (leaf.high is not None and count > leaf.high):
                 return None
-            return (target, count)
+            too_few = count < leaf.low and leaf.base.tags[target] != NO_TAG
+            return None if too_few and not _goes_on(leaf.base, target) else (target, count)
     raise AssertionError(type(leaf))
+
+
+def _goes_on(leaf: Leaf, state: Any) -> bool:
+    return any(_step(leaf, state, value) is not None for value in range(256))
 
 
 def _tag(leaf: Leaf, state: Any) -> int:

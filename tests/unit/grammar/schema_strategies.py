@@ -6,9 +6,27 @@ from typing import Any
 NAMES = ["a", "b", "ab", ""]
 UNIVERSE: list[Any] = [
     *(None, True, False, 0, 1, 2, 3, -1, 1.5, 0.5, "", "a", "b", "ab", "abc", "ba"),
-    *([], [0], [1], ["a"], [1, 1], [1, 2], [0, "a"], ["a", "b", "a"], [[]], [[1], [1]], [None, 1, "ab"]),
+    *(
+        [],
+        [0],
+        [1],
+        ["a"],
+        [1, 1],
+        [1, 2],
+        [0, "a"],
+        ["a", "b", "a"],
+        [[]],
+        [[1], [1]],
+        [None, 1, "ab"],
+    ),
     *({}, {"a": 1}, {"a": "a"}, {"b": 1}, {"a": 1, "b": 2}, {"a": 1, "b": "b"}, {"ab": True}),
-    *({"": None}, {"a": {"a": 1}}, {"a": {"b": 1}}, {"a": [], "ab": [1]}, {"a": 1, "b": 1, "ab": 1}),
+    *(
+        {"": None},
+        {"a": {"a": 1}},
+        {"a": {"b": 1}},
+        {"a": [], "ab": [1]},
+        {"a": 1, "b": 1, "ab": 1},
+    ),
     *({"b": {"a": 2, "b": []}}, {"c": 1}, {"a": None, "c": "abc"}),
 ]
 
@@ -19,7 +37,9 @@ def random_schema(rng: random.Random, depth: int, *, references: bool = False) -
         return _leaf(rng)
     schema: dict[str, Any] = {}
     for part in rng.sample(_PARTS, rng.randint(1, 2)):
-        schema.update(part(rng, lambda: random_schema(rng, depth - rng.randint(1, 2), references=references)))
+        schema.update(
+            part(rng, lambda: random_schema(rng, depth - rng.randint(1, 2), references=references))
+        )
     if references and rng.random() < 0.2:
         schema["$ref"] = "#/$defs/shared"
     return schema
@@ -30,7 +50,11 @@ def _leaf(rng: random.Random) -> Any:
         [
             True,
             *([False] if rng.random() < 0.3 else [{}]),
-            {"type": rng.choice(["null", "boolean", "integer", "number", "string", "array", "object"])},
+            {
+                "type": rng.choice(
+                    ["null", "boolean", "integer", "number", "string", "array", "object"]
+                )
+            },
             {"enum": rng.sample(UNIVERSE, rng.randint(1, 4))},
             {"const": rng.choice(UNIVERSE)},
             {"minimum": rng.randint(-1, 3)},
@@ -107,7 +131,10 @@ def _unevaluated(rng: random.Random, inner: Any) -> dict[str, Any]:
 
 
 def _unique(rng: random.Random, inner: Any) -> dict[str, Any]:
-    return {"uniqueItems": True, "items": rng.choice([{"type": "integer"}, {"type": "string"}, inner()])}
+    return {
+        "uniqueItems": True,
+        "items": rng.choice([{"type": "integer"}, {"type": "string"}, inner()]),
+    }
 
 
 _PARTS = [

@@ -23,6 +23,7 @@ SCHEMA = {
         "kind": {"const": "circle"},
     },
     "required": ["name", "age", "kind"],
+    "additionalProperties": False,
 }
 CONSTRAINTS = {
     "schema": lambda v: compile_json_schema(SCHEMA, v),

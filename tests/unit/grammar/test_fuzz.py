@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from unit.grammar.oracles import byte_vocabulary
 
 from umbel.grammar import GrammarError, Limits, compile_json_schema, compile_regex
-from umbel.grammar.schema.keywords import ENFORCED, REFUSED
+from umbel.grammar.schema.assertion_table import ASSERTIONS, DRAFT_3
 
 SMALL = Limits(max_nodes=2000, max_states=4000, max_work=100_000, max_value_depth=1)
-KEYWORDS = sorted({*ENFORCED, *REFUSED, "$defs", "title"})
+KEYWORDS = sorted({*ASSERTIONS, *DRAFT_3, "$defs", "title"})
 PATTERN_PIECES = [
     *"ab^$.|()[]{}*+?\\-,:&#é€ \n019",
     "(?",

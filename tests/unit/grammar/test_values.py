@@ -88,16 +88,45 @@ def test_union_and_intersection_are_those_of_sets(seed: int) -> None:
             },
             False,
         ),
-        ({"type": "integer", "multipleOf": 2, "not": {"multipleOf": 4}, "minimum": 3, "maximum": 5}, True),
-        ({"type": "integer", "multipleOf": 2, "not": {"multipleOf": 4}, "minimum": 3, "maximum": 6}, False),
+        (
+            {
+                "type": "integer",
+                "multipleOf": 2,
+                "not": {"multipleOf": 4},
+                "minimum": 3,
+                "maximum": 5,
+            },
+            True,
+        ),
+        (
+            {
+                "type": "integer",
+                "multipleOf": 2,
+                "not": {"multipleOf": 4},
+                "minimum": 3,
+                "maximum": 6,
+            },
+            False,
+        ),
         ({"type": "string", "pattern": "^(ab)*$", "minLength": 3, "maxLength": 3}, True),
         ({"type": "string", "allOf": [{"pattern": "a"}, {"not": {"pattern": "[a-z]"}}]}, True),
         ({"type": "string", "pattern": "^[ab]$", "not": {"enum": ["a", "b"]}}, True),
         ({"type": "object", "minProperties": 3, "propertyNames": {"enum": ["a", "b"]}}, True),
         ({"type": "object", "minProperties": 2, "propertyNames": {"pattern": "^[ab]$"}}, False),
         ({"type": "object", "minProperties": 3, "propertyNames": {"pattern": "^[ab]$"}}, True),
-        ({"type": "object", "maxProperties": 1, "required": ["a"], "dependentRequired": {"a": ["b"]}}, True),
-        ({"type": "array", "items": {"enum": [1, 2, 1.0]}, "uniqueItems": True, "minItems": 3}, True),
+        (
+            {
+                "type": "object",
+                "maxProperties": 1,
+                "required": ["a"],
+                "dependentRequired": {"a": ["b"]},
+            },
+            True,
+        ),
+        (
+            {"type": "array", "items": {"enum": [1, 2, 1.0]}, "uniqueItems": True, "minItems": 3},
+            True,
+        ),
         ({"type": "array", "contains": {"type": "string"}, "items": {"type": "null"}}, True),
         ({"type": "array", "contains": {"const": 1}, "minContains": 2, "maxItems": 1}, True),
         (
@@ -139,9 +168,16 @@ def test_a_language_keeps_its_length_bounds_apart() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "low", "high", "count"),
-    [("^[ab]$", 0, None, 2), ("^(ab)*$", 4, 8, 3), ("^[ab]{2}$", 3, None, 0), ("^a*$", 99_998, 100_000, 3)],
+    [
+        ("^[ab]$", 0, None, 2),
+        ("^(ab)*$", 4, 8, 3),
+        ("^[ab]{2}$", 3, None, 0),
+        ("^a*$", 99_998, 100_000, 3),
+    ],
 )
-def test_texts_of_a_language_are_counted(pattern: str, low: int, high: int | None, count: int) -> None:
+def test_texts_of_a_language_are_counted(
+    pattern: str, low: int, high: int | None, count: int
+) -> None:
     language = languages.from_pattern(pattern, LIMITS)
 
     assert languages.count_texts(language, low, high, 1000) == count
@@ -156,7 +192,9 @@ def test_texts_of_a_language_are_counted(pattern: str, low: int, high: int | Non
         ("^(?:a|(?:b))$(?!c)", ["a", "b"], ["c", "ac"]),
     ],
 )
-def test_lookahead_at_the_top_of_a_pattern(pattern: str, inside: list[str], outside: list[str]) -> None:
+def test_lookahead_at_the_top_of_a_pattern(
+    pattern: str, inside: list[str], outside: list[str]
+) -> None:
     language = languages.from_pattern(pattern, LIMITS)
 
     assert [text for text in inside if not language.accepts(text)] == []
