@@ -3,6 +3,7 @@
 import numpy as np
 
 from umbel.grammar.compile import compile_json_schema
+from umbel.grammar.errors import UnsatisfiableGrammar
 from umbel.grammar.vocabulary import Vocabulary
 
 _EXAMPLE = b'{"a": [1, -2.5e3, "b c", true, false, null, {}, []], "d": "e\\n", "f": "g"}'
@@ -20,7 +21,10 @@ def warm_up(vocabulary: Vocabulary) -> None:
     """
     row = np.zeros(vocabulary.num_words, np.uint32)
     for schema in _SCHEMAS:
-        matcher = compile_json_schema(schema, vocabulary, any_order=True).start()
+        try:
+            matcher = compile_json_schema(schema, vocabulary, any_order=True).start()
+        except UnsatisfiableGrammar:  # no tokens for JSON at all
+            return
         for value in _EXAMPLE:
             matcher.fill_mask(row)
             token_ids = vocabulary.ids_by_bytes.get(bytes([value]))
