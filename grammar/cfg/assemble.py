@@ -31,7 +31,7 @@ from umbel.grammar.pushdown.rules import RuleState
 
 _COUNTED_FROM = 12  # repetitions of rules with more copies are counted instead of unrolled
 _MAX_RULES = 20_000
-_MAX_REMOVED_STATES = 50_000
+_MAX_REMOVED_STATES = 1_500
 _MAX_ARGUMENT_PARTS = 500
 
 Shift = Terminal | TokenLeaf | RuleState

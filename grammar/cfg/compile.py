@@ -139,15 +139,25 @@ class GrammarLowerer:
     def _token_ids(self, special: Special) -> frozenset[int]:
         if special.name is not None:
             return frozenset((self._token_id(special.name),))
+        if special.negated:
+            raise UnsupportedGrammar(
+                "<[^...]> and <[*]> name tokens of text too, which cannot be told from text; for any "
+                "text write /(.|\\n)*/",
+                keyword="<[^]>",
+            )
         size = self._vocabulary.size
         listed = [range(low, high + 1) for low, high in special.ranges]
         if any(span.stop > size for span in listed) or any(not span for span in listed):
             raise GrammarError(f"token ids must be ascending ranges within 0 and {size - 1}")
         ids = frozenset(number for span in listed for number in span)
-        found = frozenset(range(size)) - ids if special.negated else ids
-        if not found:
-            raise GrammarError("no token is left")
-        return found
+        texts = [number for number in sorted(ids) if self._vocabulary.text_of(number) is not None]
+        if texts:
+            raise UnsupportedGrammar(
+                f"token {texts[0]} is text; only special tokens can be named by number, write texts "
+                "as strings",
+                keyword="<[]>",
+            )
+        return ids
 
     def _token_id(self, name: str) -> int:
         ids = self._vocabulary.special_ids

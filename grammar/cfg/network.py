@@ -192,7 +192,8 @@ def determinized(rule: RuleAutomaton) -> RuleAutomaton:
     """At most one edge per state and symbol, equivalent states merged; the input where that would
     grow it.
     """
-    budget = 2 * len(rule.edges) + 32
+    budget = 2 * len(rule.edges) + 32  # states
+    work_left = 40 * (sum(map(len, rule.edges)) + 100)  # edges looked at
     number: dict[tuple[int, ...], int] = {(0,): 0}
     order: list[tuple[int, ...]] = [(0,)]
     edges: list[list[Edge]] = []
@@ -201,6 +202,7 @@ def determinized(rule: RuleAutomaton) -> RuleAutomaton:
         for member in members:
             for symbol, target in rule.edges[member]:
                 targets.setdefault(symbol, set()).add(target)
+            work_left -= len(rule.edges[member])
         leaving = []
         for symbol, found in targets.items():
             key = tuple(sorted(found))
@@ -209,7 +211,7 @@ def determinized(rule: RuleAutomaton) -> RuleAutomaton:
                 order.append(key)
             leaving.append((symbol, number[key]))
         edges.append(leaving)
-        if len(order) > budget:
+        if len(order) > budget or work_left < 0:
             return rule
     final = {at for at, members in enumerate(order) if not rule.final.isdisjoint(members)}
     return _merged(RuleAutomaton(rule.name, edges, final))

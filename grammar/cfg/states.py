@@ -194,12 +194,13 @@ class ParserState(RuleState):
     def expand(self) -> Expansion:
         found = self._expansion
         if found is None:
-            found = self._expansion = self._expanded()
+            found = self._expansion = self.expanded(with_fallbacks=True)
         return found
 
-    def _expanded(self) -> Expansion:
+    def expanded(self, *, with_fallbacks: bool) -> Expansion:
+        """Fallbacks look at the states that follow: those are asked without, or it would not end."""
         shifts = self.parser.network.shifts
-        heads = [self._head(lexeme) for lexeme in self.view.lexer]
+        heads = [self._head(lexeme, with_fallbacks=with_fallbacks) for lexeme in self.view.lexer]
         for number in self.view.tokens:
             token = shifts[number]
             assert isinstance(token, TokenLeaf)
@@ -211,7 +212,7 @@ class ParserState(RuleState):
             calls.append((state, *self.following(frozenset((number,)))))
         return Expansion(tuple(heads), tuple(calls))
 
-    def _head(self, lexeme: Lexeme, *, with_fallbacks: bool = True) -> Head:
+    def _head(self, lexeme: Lexeme, *, with_fallbacks: bool) -> Head:
         if lexeme.literals is not None:
             leaf = lexeme.leaf(greedy=False)
             return Head(leaf, partial(self._after_tag, lexeme.meanings), is_sure=True)
@@ -393,7 +394,7 @@ class Restricted(RuleState):
 
     def expand(self) -> Expansion:
         heads = []
-        whole = self.state.expand()
+        whole = self.state.expanded(with_fallbacks=False)
         for head in whole.heads:
             leaf = _leaf_without_first(head.leaf, self.taken)
             if leaf is not None:

@@ -145,12 +145,12 @@ def test_special_tokens_are_tokens_and_never_text() -> None:
     assert matcher.accepting
 
 
-def test_a_list_of_special_tokens_can_be_negated() -> None:
-    texts: list[bytes | None] = [b"a", b"b", None, None]
-    vocabulary = Vocabulary(texts, [3], size=4)
-    constraint = compile_lark('start: <[^0]> "a"', vocabulary)
+def test_ranges_of_special_tokens_can_be_named_by_number() -> None:
+    texts: list[bytes | None] = [b"a", b"b", None, None, None]
+    vocabulary = Vocabulary(texts, [4], size=5)
+    constraint = compile_lark('start: <[2-3]> "a"', vocabulary)
 
-    assert mask_ids(constraint.start(), vocabulary) == {1, 2, 3}
+    assert mask_ids(constraint.start(), vocabulary) == {2, 3}
 
 
 def test_another_start_rule_can_be_named() -> None:
