@@ -4,6 +4,7 @@ rows.
 
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +29,7 @@ from umbel.grammar.pushdown.token_reader import TokenReader
 if TYPE_CHECKING:
     from umbel.grammar.vocabulary import Vocabulary
 
-_MAX_READERS = 4_000
+_MAX_READERS = 1_500  # the least recently bound go first; grammars keep their own
 _MAX_ROW_BYTES = 32 * 2**20
 # Bytes that no UTF-8 text holds: a vocabulary without tokens for them lacks nothing.
 _NEVER_IN_TEXT = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
@@ -65,6 +66,9 @@ class ReadingSpace(ResidualSpace):
                     self._readers[leaf.key] = found
                     if len(self._readers) > _MAX_READERS:
                         self._readers.popitem(last=False)
+                    return found
+        with suppress(KeyError):  # another thread may just have dropped it
+            self._readers.move_to_end(leaf.key)
         return found
 
     def _bound(self, leaf: Leaf) -> Reader:

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from unit.grammar.oracles import mask_ids, spiky_vocabulary
 
-from umbel.grammar import Matcher, compile_lark, compile_regex
-from umbel.grammar.errors import UnsupportedGrammar
+from umbel.grammar import Matcher, compile_regex
 
 VOCABULARY = spiky_vocabulary()
 CONSTRAINT = compile_regex("(ab|a|é|-1?)*c?", VOCABULARY)
@@ -122,8 +121,3 @@ def test_equal_sources_have_equal_keys_and_others_do_not() -> None:
     assert same.key == CONSTRAINT.key
     assert same.kind == "regex"
     assert compile_regex("ab", VOCABULARY).key != CONSTRAINT.key
-
-
-def test_lark_grammars_are_refused_for_now() -> None:
-    with pytest.raises(UnsupportedGrammar, match="not supported yet"):
-        compile_lark('start: "a"', VOCABULARY)
