@@ -78,21 +78,32 @@ class GroupedLinear:
     Many rows are bound by arithmetic, which oneDNN does best on a dequantized, packed weight.
     """
 
-    def __init__(self, weight: GroupedWeight, bias: Tensor | None, *, max_native_rows: int) -> None:
-        """bias: [O] bfloat16 or None. max_native_rows: see `tuning.measure_row_limit`.
+    def __init__(
+        self,
+        weight: GroupedWeight,
+        bias: Tensor | None,
+        *,
+        max_native_rows: int,
+        out_dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """bias: [O] bfloat16 or None. max_native_rows: see `native.tuning`. out_dtype: bfloat16 or
+        float32.
 
         Raises `ValueError` where `can_group` is False.
         """
         from umbel.kernels.native.products import NativeProduct  # compiles on the first import
 
         self.out_features, self.in_features = weight.shape
-        self.native = NativeProduct(weight, bias)
+        self.native = NativeProduct(weight, bias, out_dtype)
         self.dense = make_linear(weight.dequantized().bfloat16(), bias)
         self.weight_bytes = self.native.weight_bytes
         self.max_native_rows = max_native_rows
+        self._out_dtype = out_dtype
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.native(x) if len(x) <= self.max_native_rows else self.dense(x)
+        if len(x) <= self.max_native_rows:
+            return self.native(x)
+        return self.dense(x).to(self._out_dtype)
 
 
 def can_group(shape: tuple[int, int]) -> bool:

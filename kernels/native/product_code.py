@@ -62,6 +62,11 @@ def _unpack_8bit(emit: Emitter, address: Value) -> list[Value]:
     return vectors
 
 
+def _unpacked(emit: Emitter, address: Value) -> list[Value]:
+    """The 16 vectors of bfloat16 pairs of a group that was unpacked before, 1,024 bytes."""
+    return [emit.load(emit.at(address, 64 * pair), BF16X32, align=64) for pair in range(16)]
+
+
 def _bf16_bits(value: int) -> int:
     """Of a small non-negative integer."""
     if value == 0:
@@ -73,17 +78,21 @@ def _bf16_bits(value: int) -> int:
 def _make_tile(num_rows: int, group_bytes: int, unpack: _Unpack, *, has_offsets: bool) -> Any:
     """A product of `num_rows` rows with one panel, as an intrinsic for numba.
 
-    (panel, scales, x, x_stride, sums, num_groups, out): the panel's codes; its float16 scales
-    [groups, 16], each followed by 16 offsets if there are any; bfloat16 rows `x_stride` bytes
-    apart; float32 sums [rows, groups] of the rows' groups; float32 results [rows, 16].
+    (panel, scales, x, x_stride, sums, num_groups, bias, y, y_stride, is_float): the panel's codes;
+    its float16 scales [groups, 16], each followed by 16 offsets if there are any; bfloat16 rows
+    `x_stride` bytes apart; float32 sums [rows, groups] of the rows' groups; 16 float32 to begin
+    with; results [rows, 16] in float32 or bfloat16, `y_stride` bytes apart.
     """
     scale_bytes = 2 * LANES * (2 if has_offsets else 1)
     num_chains = max(1, 4 // num_rows)  # a chain of dependent sums must not be the limit
 
     def emit_tile(emit: Emitter, args: Sequence[Value]) -> None:
-        panel, scales, x, stride, sums, num_groups, out = args
+        panel, scales, x, stride, sums, num_groups, bias, y, y_stride, is_float = args
         builder = emit.builder
-        totals = [cgutils.alloca_once_value(builder, emit.zeros()) for _ in range(num_rows)]
+        first = emit.load(bias, F32X16, align=4)
+        totals = [cgutils.alloca_once(builder, F32X16) for _ in range(num_rows)]
+        for total in totals:
+            builder.store(first, total)
         rows = [builder.add(x, builder.mul(stride, I64(row))) for row in range(num_rows)]
         with cgutils.for_range(builder, num_groups) as loop:
             group = loop.index
@@ -113,15 +122,21 @@ def _make_tile(num_rows: int, group_bytes: int, unpack: _Unpack, *, has_offsets:
                     sum_of_group = emit.splat(emit.load(address, F32, align=4))
                     total = emit.fma(offset, sum_of_group, total)
                 builder.store(total, totals[row])
-        for row in range(num_rows):
-            emit.store(builder.load(totals[row]), emit.at(out, 64 * row), align=4)
+        places = [builder.add(y, builder.mul(y_stride, I64(row))) for row in range(num_rows)]
+        with builder.if_else(builder.icmp_signed("!=", is_float, I64(0))) as (then, otherwise):
+            with then:
+                for place, total in zip(places, totals, strict=True):
+                    emit.store(builder.load(total), place, align=4)
+            with otherwise:
+                for place, total in zip(places, totals, strict=True):
+                    emit.store_bfloat(builder.load(total), place)
 
     @intrinsic
     def tile(
         typingctx: Any, panel: Any, scales: Any, x: Any, stride: Any, sums: Any, num_groups: Any,
-        out: Any,
+        bias: Any, y: Any, y_stride: Any, is_float: Any,
     ) -> Any:  # fmt: skip
-        signature = types.void(*[types.int64] * 7)
+        signature = types.void(*[types.int64] * 10)
 
         def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
             emit_tile(Emitter(builder), args)
@@ -132,11 +147,31 @@ def _make_tile(num_rows: int, group_bytes: int, unpack: _Unpack, *, has_offsets:
     return tile
 
 
-q4_tile_1 = _make_tile(1, 256, _unpack_4bit, has_offsets=True)
-q4_tile_2 = _make_tile(2, 256, _unpack_4bit, has_offsets=True)
-q4_tile_4 = _make_tile(4, 256, _unpack_4bit, has_offsets=True)
-q4_tile_8 = _make_tile(8, 256, _unpack_4bit, has_offsets=True)
-q8_tile_1 = _make_tile(1, 512, _unpack_8bit, has_offsets=False)
-q8_tile_2 = _make_tile(2, 512, _unpack_8bit, has_offsets=False)
-q8_tile_4 = _make_tile(4, 512, _unpack_8bit, has_offsets=False)
-q8_tile_8 = _make_tile(8, 512, _unpack_8bit, has_offsets=False)
+def _make_unpacker(group_bytes: int, unpack: _Unpack) -> Any:
+    """(panel, num_groups, out): all groups of a panel, for the tiles that take it unpacked."""
+
+    @intrinsic
+    def unpacker(typingctx: Any, panel: Any, num_groups: Any, out: Any) -> Any:
+        def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
+            emit = Emitter(builder)
+            with cgutils.for_range(builder, args[1]) as loop:
+                source = builder.add(args[0], builder.mul(loop.index, I64(group_bytes)))
+                target = builder.add(args[2], builder.mul(loop.index, I64(1024)))
+                for pair, vector in enumerate(unpack(emit, source)):
+                    emit.store(vector, emit.at(target, 64 * pair), align=64)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, types.int64), codegen
+
+    return unpacker
+
+
+q4_tile_1, q4_tile_2, q4_tile_4, q4_tile_8 = (
+    _make_tile(num_rows, 256, _unpack_4bit, has_offsets=True) for num_rows in (1, 2, 4, 8)
+)
+q8_tile_1, q8_tile_2, q8_tile_4, q8_tile_8 = (
+    _make_tile(num_rows, 512, _unpack_8bit, has_offsets=False) for num_rows in (1, 2, 4, 8)
+)
+unpack_q4, unpack_q8 = _make_unpacker(256, _unpack_4bit), _make_unpacker(512, _unpack_8bit)
+unpacked_q4_tile_8 = _make_tile(8, 1024, _unpacked, has_offsets=True)
+unpacked_q8_tile_8 = _make_tile(8, 1024, _unpacked, has_offsets=False)

@@ -23,19 +23,22 @@ from umbel.kernels.native.product_code import (
     q8_tile_2,
     q8_tile_4,
     q8_tile_8,
+    unpack_q4,
+    unpack_q8,
+    unpacked_q4_tile_8,
+    unpacked_q8_tile_8,
 )  # fmt: skip
 from umbel.kernels.native.simd import (
     fetch_add,
-    float32_pointer,
     load_int64,
-    to_bfloat,
     to_float,
     uint16_pointer,
 )  # fmt: skip
 from umbel.kernels.native.threads import run_unsafe
 
 _PANELS_AT_ONCE = 4  # what a thread takes at a time
-_NUM_ARGS = 10
+_MIN_UNPACKED_ROWS = 16  # from here on codes are unpacked once for all tiles of rows
+_NUM_ARGS = 12
 
 
 @njit
@@ -51,97 +54,167 @@ def _sum_groups(x, stride, num_rows, num_groups):
     return sums
 
 
-@njit
-def _store(tile, num_rows, y, width, bias):
-    for row in range(num_rows):
-        out = carray(uint16_pointer(y + 2 * row * width), LANES)
-        for lane in range(LANES):
-            value = tile[row * LANES + lane]
-            if bias != 0:
-                value += carray(float32_pointer(bias), LANES)[lane]
-            out[lane] = to_bfloat(value)
-
-
 @cfunc(types.void(types.int64), cache=True)
 def _multiply_4bit(args):
-    panels, scales = load_int64(args, 1), load_int64(args, 2)
-    x, stride, y, num_rows = (
-        load_int64(args, 3), load_int64(args, 4), load_int64(args, 5), load_int64(args, 6),
+    panels, scales, x, stride, num_rows = (
+        load_int64(args, 1), load_int64(args, 2), load_int64(args, 3), load_int64(args, 4),
+        load_int64(args, 5),
     )  # fmt: skip
-    num_groups, num_panels, bias = load_int64(args, 7), load_int64(args, 8), load_int64(args, 9)
+    num_groups, num_panels, bias = load_int64(args, 6), load_int64(args, 7), load_int64(args, 8)
+    y, y_stride, is_float = load_int64(args, 9), load_int64(args, 10), load_int64(args, 11)
+    panel_bytes = 64 if is_float else 32
     sums = _sum_groups(x, stride, num_rows, num_groups)
-    tile = np.empty(8 * LANES, np.float32)
-    out = tile.ctypes.data
+    is_unpacked = num_rows >= _MIN_UNPACKED_ROWS
+    memory = np.empty(1024 * num_groups + 64 if is_unpacked else 64, np.uint8)
+    dense = (memory.ctypes.data + 63) // 64 * 64
     while True:
-        first = fetch_add(args, _PANELS_AT_ONCE)
-        if first >= num_panels:
+        start = fetch_add(args, _PANELS_AT_ONCE)
+        if start >= num_panels:
             break
-        for panel in range(first, min(first + _PANELS_AT_ONCE, num_panels)):
+        for panel in range(start, min(start + _PANELS_AT_ONCE, num_panels)):
             codes = panels + panel * num_groups * GROUP * LANES // 2
             steps = scales + panel * num_groups * LANES * 4
-            row = 0
+            first, row = bias + 4 * LANES * panel, 0
+            if is_unpacked:
+                unpack_q4(codes, num_groups, dense)
             while row < num_rows:
-                at, sums_at = x + row * stride, sums.ctypes.data + 4 * row * num_groups
-                if num_rows - row >= 8:
+                at, place = x + row * stride, y + row * y_stride + panel * panel_bytes
+                sums_at = sums.ctypes.data + 4 * row * num_groups
+                if num_rows - row >= 8 and is_unpacked:
                     count = 8
-                    q4_tile_8(codes, steps, at, stride, sums_at, num_groups, out)
+                    unpacked_q4_tile_8(
+                        dense,
+                        steps,
+                        at,
+                        stride,
+                        sums_at,
+                        num_groups,
+                        first,
+                        place,
+                        y_stride,
+                        is_float,
+                    )
+                elif num_rows - row >= 8:
+                    count = 8
+                    q4_tile_8(
+                        codes,
+                        steps,
+                        at,
+                        stride,
+                        sums_at,
+                        num_groups,
+                        first,
+                        place,
+                        y_stride,
+                        is_float,
+                    )
                 elif num_rows - row >= 4:
                     count = 4
-                    q4_tile_4(codes, steps, at, stride, sums_at, num_groups, out)
+                    q4_tile_4(
+                        codes,
+                        steps,
+                        at,
+                        stride,
+                        sums_at,
+                        num_groups,
+                        first,
+                        place,
+                        y_stride,
+                        is_float,
+                    )
                 elif num_rows - row >= 2:
                     count = 2
-                    q4_tile_2(codes, steps, at, stride, sums_at, num_groups, out)
+                    q4_tile_2(
+                        codes,
+                        steps,
+                        at,
+                        stride,
+                        sums_at,
+                        num_groups,
+                        first,
+                        place,
+                        y_stride,
+                        is_float,
+                    )
                 else:
                     count = 1
-                    q4_tile_1(codes, steps, at, stride, sums_at, num_groups, out)
-                place = y + 2 * LANES * (row * num_panels + panel)
-                part = bias + 4 * LANES * panel if bias != 0 else bias
-                _store(tile, count, place, num_panels * LANES, part)
+                    q4_tile_1(
+                        codes,
+                        steps,
+                        at,
+                        stride,
+                        sums_at,
+                        num_groups,
+                        first,
+                        place,
+                        y_stride,
+                        is_float,
+                    )
                 row += count
+    memory[0] = 0  # a use: numba frees an array after the last one, whoever has its address
 
 
 @cfunc(types.void(types.int64), cache=True)
 def _multiply_8bit(args):
-    panels, scales = load_int64(args, 1), load_int64(args, 2)
-    x, stride, y, num_rows = (
-        load_int64(args, 3), load_int64(args, 4), load_int64(args, 5), load_int64(args, 6),
+    panels, scales, x, stride, num_rows = (
+        load_int64(args, 1), load_int64(args, 2), load_int64(args, 3), load_int64(args, 4),
+        load_int64(args, 5),
     )  # fmt: skip
-    num_groups, num_panels, bias = load_int64(args, 7), load_int64(args, 8), load_int64(args, 9)
-    tile = np.empty(8 * LANES, np.float32)
-    out = tile.ctypes.data
+    num_groups, num_panels, bias = load_int64(args, 6), load_int64(args, 7), load_int64(args, 8)
+    y, y_stride, is_float = load_int64(args, 9), load_int64(args, 10), load_int64(args, 11)
+    panel_bytes = 64 if is_float else 32
+    is_unpacked = num_rows >= _MIN_UNPACKED_ROWS
+    memory = np.empty(1024 * num_groups + 64 if is_unpacked else 64, np.uint8)
+    dense = (memory.ctypes.data + 63) // 64 * 64
     while True:
-        first = fetch_add(args, _PANELS_AT_ONCE)
-        if first >= num_panels:
+        start = fetch_add(args, _PANELS_AT_ONCE)
+        if start >= num_panels:
             break
-        for panel in range(first, min(first + _PANELS_AT_ONCE, num_panels)):
+        for panel in range(start, min(start + _PANELS_AT_ONCE, num_panels)):
             codes = panels + panel * num_groups * GROUP * LANES
             steps = scales + panel * num_groups * LANES * 2
-            row = 0
+            first, row = bias + 4 * LANES * panel, 0
+            if is_unpacked:
+                unpack_q8(codes, num_groups, dense)
             while row < num_rows:
-                at = x + row * stride
-                if num_rows - row >= 8:
+                at, place = x + row * stride, y + row * y_stride + panel * panel_bytes
+                if num_rows - row >= 8 and is_unpacked:
                     count = 8
-                    q8_tile_8(codes, steps, at, stride, 0, num_groups, out)
+                    unpacked_q8_tile_8(
+                        dense, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
+                    )
+                elif num_rows - row >= 8:
+                    count = 8
+                    q8_tile_8(
+                        codes, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
+                    )
                 elif num_rows - row >= 4:
                     count = 4
-                    q8_tile_4(codes, steps, at, stride, 0, num_groups, out)
+                    q8_tile_4(
+                        codes, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
+                    )
                 elif num_rows - row >= 2:
                     count = 2
-                    q8_tile_2(codes, steps, at, stride, 0, num_groups, out)
+                    q8_tile_2(
+                        codes, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
+                    )
                 else:
                     count = 1
-                    q8_tile_1(codes, steps, at, stride, 0, num_groups, out)
-                place = y + 2 * LANES * (row * num_panels + panel)
-                part = bias + 4 * LANES * panel if bias != 0 else bias
-                _store(tile, count, place, num_panels * LANES, part)
+                    q8_tile_1(
+                        codes, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
+                    )
                 row += count
+    memory[0] = 0  # a use: numba frees an array after the last one, whoever has its address
 
 
 class NativeProduct:
     """`product(x)`: x [T, I] bfloat16, of unit stride, times a grouped weight [O, I]."""
 
-    def __init__(self, weight: GroupedWeight, bias: Tensor | None) -> None:
-        """bias: [O] or None. Raises `ValueError` for shapes that do not fill panels."""
+    def __init__(self, weight: GroupedWeight, bias: Tensor | None, out_dtype: torch.dtype) -> None:
+        """bias: [O] or None; out_dtype: bfloat16 or float32.
+
+        Raises `ValueError` for shapes that do not fill panels.
+        """
         self._out_features, self._in_features = weight.shape
         if not fits(weight):
             raise ValueError(
@@ -151,14 +224,13 @@ class NativeProduct:
         is_4bit = weight.codes.dtype == torch.uint8
         self._panels = _pack_4bit(weight.codes) if is_4bit else _pack_8bit(weight.codes)
         self._scales = _pack_scales(weight)
-        self._bias = None if bias is None else bias.float().contiguous()
-        self.weight_bytes = self._panels.nbytes + self._scales.nbytes
-        if self._bias is not None:
-            self.weight_bytes += self._bias.nbytes
+        self._bias = torch.zeros(self._out_features) if bias is None else bias.float().contiguous()
+        self.weight_bytes = self._panels.nbytes + self._scales.nbytes + self._bias.nbytes
         self._kernel: int = (_multiply_4bit if is_4bit else _multiply_8bit).address
         self._panels_at = self._panels.data_ptr()
         self._scales_at = self._scales.data_ptr()
-        self._bias_at = 0 if self._bias is None else self._bias.data_ptr()
+        self._bias_at = self._bias.data_ptr()
+        self._out_dtype = out_dtype
         self._num_groups = self._in_features // GROUP
         self._num_panels = self._out_features // LANES
 
@@ -166,10 +238,11 @@ class NativeProduct:
         num_rows, width = x.shape
         assert width == self._in_features, "rows of another width"
         assert x.dtype == torch.bfloat16 and x.stride(1) == 1, "rows of another layout"  # noqa: PT018
-        y = torch.empty(num_rows, self._out_features, dtype=torch.bfloat16)
+        y = torch.empty(num_rows, self._out_features, dtype=self._out_dtype)
         args = _Args(
-            0, self._panels_at, self._scales_at, x.data_ptr(), 2 * x.stride(0), y.data_ptr(),
-            num_rows, self._num_groups, self._num_panels, self._bias_at,
+            0, self._panels_at, self._scales_at, x.data_ptr(), 2 * x.stride(0), num_rows,
+            self._num_groups, self._num_panels, self._bias_at, y.data_ptr(),
+            self._out_features * y.itemsize, self._out_dtype == torch.float32,
         )  # fmt: skip
         run_unsafe(self._kernel, args)
         return y

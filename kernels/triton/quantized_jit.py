@@ -98,6 +98,8 @@ def add_partials_kernel(PARTIALS, OUT, total, SPLIT: tl.constexpr, BLOCK: tl.con
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = at < total
     acc = tl.zeros((BLOCK,), tl.float32)
-    for i in tl.static_range(SPLIT):
-        acc += tl.load(PARTIALS + i * total.to(tl.int64) + at, mask=ok, other=0.0)
+    part = tl.zeros((1,), tl.int64)
+    for _ in tl.static_range(SPLIT):
+        acc += tl.load(PARTIALS + part + at, mask=ok, other=0.0)
+        part += total
     tl.store(OUT + at, acc.to(OUT.dtype.element_ty), mask=ok)

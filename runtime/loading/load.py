@@ -160,7 +160,9 @@ class _Builder:
     def _head(self, embedding: Tensor | None) -> Linear:
         grouped = self._grouped([HEAD if embedding is None else EMBEDDING])
         if grouped is not None:
-            return GroupedLinear(grouped, None, max_native_rows=MAX_NATIVE_ROWS)
+            return GroupedLinear(
+                grouped, None, max_native_rows=MAX_NATIVE_ROWS, out_dtype=torch.float32
+            )
         return make_linear(self._load(HEAD) if embedding is None else embedding)
 
     def _grouped(self, names: list[str]) -> GroupedWeight | None:
