@@ -1,4 +1,7 @@
-"""Steps of attention with their pools, and what they should give, computed densely in float64."""
+"""Steps of attention with their pools, and what they should give, computed densely in float64.
+
+Used by the tests in the interpreter and by `benchmarks/gpu_check.py` on a GPU.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -35,6 +38,50 @@ class Case:
     dtype: torch.dtype = torch.float32
     is_fp8: bool = False
     token_major: bool = True
+
+
+CASES: dict[str, Case] = {
+    "one key": Case(runs=[(None, 0, 1)]),
+    "ragged decode": Case(runs=[(None, n - 1, 1) for n in (1, 5, 16, 17, 100, 257)]),
+    "5000 keys": Case(runs=[(None, 4999, 1), (None, 2, 1)], chunk=None, num_kv_heads=1),
+    "group of 1": Case(runs=[(None, 30, 1), (None, 70, 1)], group=1),
+    "group of 7, heads of 80": Case(runs=[(None, 40, 1)], group=7, head_dim=80),
+    "heads of 256": Case(runs=[(None, 40, 1)], num_kv_heads=1, head_dim=256),
+    "blocks of 1": Case(runs=[(None, 40, 1), (None, 7, 1)], block_size=1),
+    "blocks of 128": Case(runs=[(None, 140, 1)], block_size=128),
+    "one level": Case(shared=[100], parents=[None], runs=[(0, own, 1) for own in (0, 3, 40, 90)]),
+    "three levels": Case(
+        shared=[96, 48, 31],
+        parents=[None, 0, 0],
+        runs=[(1, 9, 1)] * 5 + [(2, 20, 1)] * 3 + [(0, 0, 1), (None, 33, 1)],
+        group=4,
+    ),
+    "cut inside of blocks": Case(
+        shared=[37, 6], parents=[None, 0], runs=[(1, 0, 1), (1, 30, 1), (0, 3, 1)]
+    ),
+    "more rows than a tile": Case(
+        shared=[70], parents=[None], runs=[(0, 4, 1)] * 11, group=8, num_kv_heads=1
+    ),
+    "extend": Case(runs=[(None, 0, 9), (None, 37, 20), (None, 64, 1), (None, 5, 50)]),
+    "long prefill": Case(runs=[(None, 70, 130), (None, 0, 90)], num_kv_heads=1, group=2),
+    "prefill and decode below one prefix": Case(
+        shared=[80], parents=[None], runs=[(0, 0, 60), (0, 10, 1), (0, 2, 35)], num_kv_heads=1
+    ),
+    "window": Case(runs=[(None, 100, 1), (None, 3, 1), (None, 20, 40)], window=24),
+    "window over a shared prefix": Case(
+        shared=[100], parents=[None], runs=[(0, 5, 1), (0, 90, 1), (0, 0, 30)], window=40
+    ),
+    "window with long prefill": Case(runs=[(None, 60, 100)], window=33, num_kv_heads=1, group=1),
+    "soft cap": Case(runs=[(None, 50, 1), (None, 0, 20)], softcap=1.5),
+    "trees": Case(runs=[(None, n, 8) for n in (0, 45, 130)], trees=True),
+    "trees of 64 below a prefix": Case(
+        shared=[40], parents=[None], runs=[(0, 3, 64), (0, 20, 5)], trees=True, num_kv_heads=1
+    ),
+    "trees in a window": Case(runs=[(None, 100, 8)], trees=True, window=64),
+    "heads before tokens": Case(
+        shared=[40], parents=[None], runs=[(0, 3, 1), (0, 5, 1)], token_major=False
+    ),
+}
 
 
 @dataclass(slots=True)

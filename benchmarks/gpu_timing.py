@@ -1,0 +1,144 @@
+"""Times of kernels on a GPU: the rates of the device, and launches replayed as a CUDA graph."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Launch = Callable[[], object]
+COLD_BYTES = 256 << 20  # what launches in turn must touch so that the L2 cache does not help
+
+
+@dataclass(slots=True, kw_only=True)
+class Check:
+    """One line of the table. `share` is of the measured copy or matmul rate, whichever binds."""
+
+    name: str
+    error: float | None = None  # None: nothing was compared
+    tolerance: float = 0.0
+    time_us: float | None = None
+    num_bytes: float = 0.0
+    flops: float = 0.0
+    share: float | None = None
+    target: float | None = None  # of share; below it the check is reported, not failed
+    note: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        return self.error is None or self.error <= self.tolerance  # NaN is not
+
+    @property
+    def is_on_target(self) -> bool:
+        return self.target is None or self.share is None or self.share >= self.target
+
+
+@dataclass(slots=True)
+class Session:
+    """Where the checks run, and what they found."""
+
+    device: torch.device
+    is_timed: bool  # False in the interpreter: correctness only, small shapes
+    deadline_s: float  # of time.monotonic
+    copy_rate: float = 0.0  # bytes/s
+    matmul_rate: float = 0.0  # FLOP/s in bfloat16
+    checks: list[Check] = field(default_factory=list)
+    tables: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+
+    def add(self, check: Check) -> None:
+        if check.time_us and self.copy_rate:
+            seconds = check.time_us * 1e-6
+            check.share = max(
+                check.num_bytes / seconds / self.copy_rate,
+                check.flops / seconds / self.matmul_rate,
+            )
+        self.checks.append(check)
+        print(line(check), flush=True)
+
+    def add_row(self, table: str, **values: object) -> None:
+        self.tables.setdefault(table, []).append(values)
+        print(f"  {table}: " + ", ".join(f"{k} {_short(v)}" for k, v in values.items()), flush=True)
+
+    def has_time(self, seconds: float) -> bool:
+        return time.monotonic() + seconds < self.deadline_s
+
+    def time_us(self, launches: Sequence[Launch], *, rounds: int = 5) -> float | None:
+        """Microseconds of one launch, the median of several replays; None if nothing is timed.
+
+        `launches` do the same work on different memory, in turn. They are captured as a graph, so
+        the host's time is not in it.
+        """
+        if not self.is_timed:
+            return None
+        repeats = max(1, 20 // len(launches))
+        graph = capture(lambda: [launch() for _ in range(repeats) for launch in launches])
+        times = [elapsed_s(graph.replay) for _ in range(rounds + 1)][1:]
+        return sorted(times)[rounds // 2] / (repeats * len(launches)) * 1e6
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def line(check: Check) -> str:
+    """A check as one line of text."""
+    word = "ok   " if check.is_right and check.is_on_target else "below"
+    parts = [word if check.is_right else "WRONG", f"{check.name:52s}"]
+    if check.error is not None:
+        parts.append(f"error {check.error:.1e} (at most {check.tolerance:.0e})")
+    if check.time_us is not None:
+        parts.append(f"{check.time_us:9.1f} us")
+    if check.share is not None:
+        rate = check.num_bytes / (check.time_us or 1) / 1e3
+        parts.append(f"{rate:6.0f} GB/s {check.flops / (check.time_us or 1) / 1e6:6.1f} TFLOP/s")
+        goal = "" if check.target is None else f" (target {check.target:.0%})"
+        parts.append(f"{check.share:5.1%} of the roofline{goal}")
+    return "  ".join([*parts, check.note])
+
+
+def capture(launches: Launch) -> torch.cuda.CUDAGraph:
+    """A graph of these launches, compiled and warmed up before."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        launches()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launches()
+    return graph
+
+
+def elapsed_s(launch: Launch) -> float:
+    """Seconds on the device from before to after what `launch` enqueues."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    launch()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) * 1e-3
+
+
+def measure_rates(session: Session) -> None:
+    """The denominators: a copy of 2 GiB, and a product of 8192 x 8192 in bfloat16."""
+    if not session.is_timed:
+        return
+    source = torch.zeros(1 << 30, dtype=torch.bfloat16, device=session.device)
+    target = torch.empty_like(source)
+    copy_us = session.time_us([lambda: target.copy_(source)])
+    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device=session.device) for _ in range(2))
+    matmul_us = session.time_us([lambda: torch.mm(a, b)])
+    assert copy_us is not None
+    assert matmul_us is not None
+    session.copy_rate = 2 * source.nbytes / (copy_us * 1e-6)
+    session.matmul_rate = 2 * 8192**3 / (matmul_us * 1e-6)
+
+
+def relative_error(got: Tensor, expected: Tensor) -> float:
+    """Norm of the difference over the norm; NaN if `got` is not finite throughout."""
+    if not bool(got.isfinite().all()):
+        return float("nan")
+    got, expected = got.double(), expected.double()
+    return float((got - expected).norm() / expected.norm())
