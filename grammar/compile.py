@@ -113,7 +113,8 @@ def compile_lark(
     with "line:column", or a subclass of it.
     """
     root = _lowerer(vocabulary, limits, grammars).lark(text, start=start)
-    return constraint_of("lark", [text, start, _content(grammars)], root, vocabulary, limits)
+    source = [text, start, _content(grammars)]
+    return constraint_of("lark", source, root, vocabulary, limits)
 
 
 def compile_gbnf(
@@ -132,7 +133,7 @@ def compile_structural_tag(
     tag: XGrammar's structural tag as decoded JSON or JSON text.
     """
     root = _lowerer(vocabulary, limits).structural_tag(tag)
-    return constraint_of("structural_tag", _content(tag), root, vocabulary, limits)
+    return constraint_of("structural_tag", [_content(tag)], root, vocabulary, limits)
 
 
 def compile_tool_calls(
@@ -148,7 +149,7 @@ def compile_tool_calls(
     root = _lowerer(vocabulary, limits).tool_calls(
         tools, format_name, choice=choice, parallel=parallel
     )
-    source = [_content(list(tools)), format_name, choice, parallel]
+    source = [_content(list(tools)), format_name, choice, str(parallel)]
     return constraint_of("tool_calls", source, root, vocabulary, limits)
 
 
@@ -158,10 +159,10 @@ def _lowerer(
     return GrammarLowerer(vocabulary, lambda s: _json_root(s, limits), limits, grammars)
 
 
-def _content(value: Any) -> Any:
-    """The value as JSON content, whatever its mappings are."""
+def _content(value: Any) -> str:
+    """The value as JSON text, whatever its mappings are."""
     try:
-        return json.loads(json.dumps(value, default=dict))
+        return json.dumps(value, default=dict)
     except (TypeError, ValueError, RecursionError) as exc:
         raise GrammarError(f"a grammar must be JSON content, got {value!r:.200}") from exc
 

@@ -99,7 +99,8 @@ class Costs:
         return prices
 
     def _settle(self, rule: int, prices: _Prices) -> int:
-        """Costs of a rule's states to its end, given the rules' costs so far; returns the start's."""
+        """Costs of a rule's states to its end, given the rules' costs so far; returns the start's.
+        """
         automaton = self._network.rules[rule]
         assert not isinstance(automaton, Counter)
         base = self._tables.entry[rule]

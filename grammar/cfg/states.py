@@ -198,7 +198,8 @@ class ParserState(RuleState):
         return found
 
     def expanded(self, *, with_fallbacks: bool) -> Expansion:
-        """Fallbacks look at the states that follow: those are asked without, or it would not end."""
+        """Fallbacks look at the states that follow: those are asked without, or it would not end.
+        """
         shifts = self.parser.network.shifts
         heads = [self._head(lexeme, with_fallbacks=with_fallbacks) for lexeme in self.view.lexer]
         for number in self.view.tokens:
@@ -365,7 +366,8 @@ class ParserState(RuleState):
 
 
 class Remainder(RuleState):
-    """The rest of a terminal whose beginning has been read: what is missing, or the end as it is."""
+    """The rest of a terminal whose beginning has been read: what is missing, or the end as it is.
+    """
 
     __slots__ = ("_expansion",)
 
@@ -434,7 +436,8 @@ def _go_on(head: Head, tag: int, text: bytes) -> Sequence | None:
 
 
 def _with_returns(tables: Tables, frames: Iterable[Frame]) -> tuple[tuple[Frame, ...], bool]:
-    """The stacks after any number of returns from finished rules, and whether all may be finished."""
+    """The stacks after any number of returns from finished rules, and whether all may be finished.
+    """
     stacks: dict[Frame, None] = {}
     ends = False
     for frame in sorted(frames, key=lambda frame: (frame.depth, frame.state)):
