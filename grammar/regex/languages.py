@@ -1,11 +1,14 @@
-"""Boolean operations on languages of texts, and questions about them: finished character automata with memory.
+"""Boolean operations on languages of texts, and questions about them: finished character automata
+with memory.
 
-Automata are compared by identity; results are kept in bounded caches, since schemas combine the same few patterns.
+Automata are compared by identity; results are kept in bounded caches, since schemas combine the
+same few patterns.
 """
 
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from umbel.grammar.limits import Limits
 from umbel.grammar.regex import chardfa, syntax
@@ -24,13 +27,17 @@ ANY_TEXT = determinize(syntax.repeat(ANY_CHAR, 0, None), Limits())
 
 @lru_cache(_KEPT)
 def from_regex(pattern: str, limits: Limits) -> CharDfa:
-    """The texts that match a whole pattern of Python's `re` syntax: for the formats of this package."""
+    """The texts that match a whole pattern of Python's `re` syntax: for the formats of this
+    package.
+    """
     return minimized(determinize(parse_regex(pattern, limits=limits), limits))
 
 
 @lru_cache(_KEPT)
 def from_pattern(pattern: str, limits: Limits) -> CharDfa:
-    """The texts that *contain* a match of an ECMA-262 pattern, as JSON Schema's `pattern` means it."""
+    """The texts that *contain* a match of an ECMA-262 pattern, as JSON Schema's `pattern` means
+    it.
+    """
     if "(?=" in pattern or "(?!" in pattern:
         return minimized(parse_with_lookahead(pattern, limits))
     return minimized(
@@ -82,7 +89,7 @@ def complement(dfa: CharDfa, limits: Limits) -> CharDfa:
 
 def minimized(dfa: CharDfa) -> CharDfa:
     """Merge equivalent states (Moore), unless the automaton is large; the start stays state 0."""
-    num_states, num_classes = dfa.table.shape
+    num_states, _num_classes = dfa.table.shape
     if not 2 < num_states <= _MAX_MINIMIZED:
         return dfa
     table = np.where(dfa.table == DEAD, num_states, dfa.table)
@@ -100,7 +107,7 @@ def minimized(dfa: CharDfa) -> CharDfa:
     return dfa
 
 
-def _merged(dfa: CharDfa, blocks: np.ndarray) -> CharDfa:  # type: ignore[type-arg]  # [S] block numbers
+def _merged(dfa: CharDfa, blocks: npt.NDArray[np.int64]) -> CharDfa:
     _, first = np.unique(blocks, return_index=True)
     if len(first) == len(blocks):
         return dfa
@@ -117,7 +124,9 @@ def _merged(dfa: CharDfa, blocks: np.ndarray) -> CharDfa:  # type: ignore[type-a
 
 
 def count_texts(dfa: CharDfa, low: int, high: int | None, cap: int) -> int:
-    """How many texts of `low` to `high` characters the language has; at least `cap` is reported as `cap`."""
+    """How many texts of `low` to `high` characters the language has; at least `cap` is reported as
+    `cap`.
+    """
     sizes = [sum(end - start + 1 for start, end in members) for members in dfa.partition.members()]
     rows = _weighted_rows(dfa, sizes)
     accepting = dfa.accepting.tolist()
@@ -177,7 +186,9 @@ def _skip_to(
 
 
 def some_texts(dfa: CharDfa, limit: int) -> list[str]:
-    """Up to `limit` texts of the language, the shortest first; one character stands for each of a class."""
+    """Up to `limit` texts of the language, the shortest first; one character stands for each of a
+    class.
+    """
     firsts = [members[0][0] for members in dfa.partition.members()]
     rows, accepting = dfa.table.tolist(), dfa.accepting.tolist()
     level: list[tuple[str, int]] = [("", 0)]

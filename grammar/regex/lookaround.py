@@ -1,6 +1,8 @@
-"""Look-ahead at the top level of a pattern, by intersection: X(?=A)Y is X followed by what both A.* and Y match.
+"""Look-ahead at the top level of a pattern, by intersection: X(?=A)Y is X followed by what both
+A.* and Y match.
 
-Deeper look-ahead, look-behind and what else is no part of a finite automaton is refused by the parser, by name.
+Deeper look-ahead, look-behind and what else is no part of a finite automaton is refused by the
+parser, by name.
 """
 
 from umbel.grammar.limits import Limits
@@ -14,7 +16,8 @@ _REST = syntax.repeat(ANY_CHAR, 0, None)
 
 
 def parse_with_lookahead(pattern: str, limits: Limits) -> CharDfa:
-    """The texts that contain a match of an ECMA-262 pattern whose look-aheads all stand at its top level.
+    """The texts that contain a match of an ECMA-262 pattern whose look-aheads all stand at its top
+    level.
 
     Raises as `parse_regex` does, `UnsupportedGrammar` for other look-arounds among them.
     """
@@ -46,7 +49,9 @@ def _body(text: str, limits: Limits) -> Node:
 
 
 def _split(pattern: str) -> list[tuple[str, tuple[bool, str] | None]] | None:
-    """[(text, look-ahead after it)], the last without; None when there is a top-level alternative."""
+    """[(text, look-ahead after it)], the last without; None when there is a top-level
+    alternative.
+    """
     parts: list[tuple[str, tuple[bool, str] | None]] = []
     start = at = depth = 0
     while at < len(pattern):

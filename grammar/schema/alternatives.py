@@ -1,4 +1,6 @@
-"""oneOf: a plain union where the branches share no instance, else with the complements of those that may."""
+"""oneOf: a plain union where the branches share no instance, else with the complements of those
+that may.
+"""
 
 from umbel.grammar.schema.reader import SchemaReader
 from umbel.grammar.values.algebra import ShapeInProgress
@@ -30,7 +32,9 @@ def _looks(reader: SchemaReader, options: list[Term]) -> list["_Look"]:
 
 
 class _Look:
-    """What tells a branch from others at little cost: its types, and properties that must hold certain texts."""
+    """What tells a branch from others at little cost: its types, and properties that must hold
+    certain texts.
+    """
 
     def __init__(self, reader: SchemaReader, term: Term) -> None:
         self.kinds = frozenset(("null", "booleans", "numbers", "strings", "arrays", "objects"))
@@ -85,5 +89,6 @@ def _may_overlap(
     try:
         return reader.emptiness.has_member(both)
     except ShapeInProgress:
-        # They meet again inside the schema that is being read: subtracting one from the other is right anyway.
+        # They meet again inside the schema that is being read: subtracting one from the other is
+        # right anyway.
         return True

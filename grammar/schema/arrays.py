@@ -1,4 +1,6 @@
-"""Arrays as grammar states: the number of items so far, the conditions met so far, and for unique items their values."""
+"""Arrays as grammar states: the number of items so far, the conditions met so far, and for unique
+items their values.
+"""
 
 import json
 from collections.abc import Iterator
@@ -162,7 +164,8 @@ class ItemState(RuleState):
         plan = self._plan
         options = plan.next_items(self._length, self._counts)
         if plan.unique:
-            return Expansion(tuple(self._unique_heads(options[0][0])))
+            heads = tuple(self._unique_heads(options[0][0]))
+            return Expansion(heads)  # type: ignore[arg-type]  # recorded ones among them
         return Expansion(
             calls=tuple(
                 (plan.lowering.state(term), plan.after(self._length + 1, counts, self._used))
@@ -211,8 +214,10 @@ class ItemState(RuleState):
             if texts.count(len(taken) + len(texts.excluded) + 1) > len(taken):
                 excluded = [(spell_text(text), NO_TAG) for text in texts.excluded]
                 leaves.append(override_leaf(plain_leaf(texts), [*excluded, *banned]))
-        for interval in shape.numbers.intervals:
-            leaves.append(override_leaf(number_leaf(interval, style), banned))
+        leaves += [
+            override_leaf(number_leaf(interval, style), banned)
+            for interval in shape.numbers.intervals
+        ]
         for leaf in leaves:
             yield RecordedHead(leaf, self._follow)
 
@@ -228,7 +233,9 @@ class ItemState(RuleState):
 
 
 def _check_unique(plan: ArrayPlan) -> None:
-    """Refuse what cannot be kept distinct: containers, and few values of different kinds by position."""
+    """Refuse what cannot be kept distinct: containers, and few values of different kinds by
+    position.
+    """
     atom, lowering = plan.atom, plan.lowering
     if atom.counted:
         raise UnsupportedGrammar(
@@ -267,7 +274,9 @@ def _listed(shape: Shape) -> Shape:
     members = set(shape.numbers.values)
     for interval in shape.numbers.intervals:
         first, last = interval.index_range()
-        assert interval.step is not None and first is not None and last is not None
+        assert interval.step is not None
+        assert first is not None
+        assert last is not None
         values = (index * interval.step for index in range(first, last + 1))
         members |= {value for value in values if interval.contains(value)}
     return replace(shape, numbers=NumberSet(frozenset(members)))

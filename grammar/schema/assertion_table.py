@@ -1,4 +1,5 @@
-"""The keywords of JSON Schema: in which drafts each one asserts something. Everything else is an annotation.
+"""The keywords of JSON Schema: in which drafts each one asserts something. Everything else is an
+annotation.
 
 The table of `docs/json_schema.md` is checked against this one by a test.
 """
@@ -10,7 +11,9 @@ _FIRST, _LAST = 4, 9999
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """Drafts (4, 6, 7, 2019, 2020) in which the keyword asserts. Without `$schema` all of them count."""
+    """Drafts (4, 6, 7, 2019, 2020) in which the keyword asserts. Without `$schema` all of them
+    count.
+    """
 
     since: int = _FIRST
     until: int = _LAST

@@ -1,16 +1,18 @@
-"""The keywords of one subschema to shapes and terms. Values of the wrong kind raise `GrammarError`."""
+"""The keywords of one subschema to shapes and terms. Values of the wrong kind raise
+`GrammarError`.
+"""
 
 from fractions import Fraction
 
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
 from umbel.grammar.schema.alternatives import exactly_one
-from umbel.grammar.schema.contents import array_atom, object_atom
 from umbel.grammar.schema.assertion_table import DRAFT_3
+from umbel.grammar.schema.contents import array_atom, object_atom
+from umbel.grammar.schema.listed import listed_values, number_of
 from umbel.grammar.schema.reader import Parts, Place, SchemaReader
 from umbel.grammar.schema.references import dynamic_target
 from umbel.grammar.schema.texts import string_assertions
 from umbel.grammar.schema.unevaluated import unevaluated_shape
-from umbel.grammar.schema.listed import listed_values, number_of
 from umbel.grammar.values.algebra import BOTH_BOOLEANS
 from umbel.grammar.values.numbers import (
     ALL_NUMBERS,
@@ -20,7 +22,7 @@ from umbel.grammar.values.numbers import (
     NumberSet,
     number_set,
 )
-from umbel.grammar.values.shapes import Shape
+from umbel.grammar.values.shapes import ArrayAtom, ObjectAtom, Shape
 from umbel.grammar.values.strings import NO_STRINGS
 from umbel.grammar.values.terms import Term
 
@@ -51,7 +53,7 @@ def read_parts(reader: SchemaReader, place: Place) -> Parts:
 
 def _own_shape(reader: SchemaReader, place: Place) -> Shape:
     """The assertions about single types: they do not touch each other."""
-    algebra, schema = reader.algebra, place.schema
+    _algebra, schema = reader.algebra, place.schema
     types = _types(place) if "type" in schema else None
     everything = types is None
     kinds = frozenset(TYPES) if types is None else types
@@ -62,7 +64,8 @@ def _own_shape(reader: SchemaReader, place: Place) -> Shape:
             numbers = INTEGERS if numbers is ALL_NUMBERS else numbers.intersect(INTEGERS)
     if "string" in kinds:
         strings = string_assertions(reader, place)
-    arrays = objects = ()
+    arrays: tuple[ArrayAtom, ...] = ()
+    objects: tuple[ObjectAtom, ...] = ()
     if "array" in kinds:
         arrays = array_atom(reader, place)
     if "object" in kinds:
@@ -128,9 +131,11 @@ def _applied(reader: SchemaReader, place: Place) -> list[Term]:
     found: list[Term] = []
     if "$ref" in schema:
         found.append(reader.term(reader.target(place)))
-    for name in ("$dynamicRef", "$recursiveRef"):
-        if name in schema and place.has(name):
-            found.append(reader.term(dynamic_target(reader, place, name)))
+    found += [
+        reader.term(dynamic_target(reader, place, name))
+        for name in ("$dynamicRef", "$recursiveRef")
+        if name in schema and place.has(name)
+    ]
     if "allOf" in schema:
         found += branches(reader, place, "allOf")
     if "anyOf" in schema:

@@ -70,7 +70,9 @@ def _contains(reader: SchemaReader, place: Place) -> list[Counted]:
 
 
 def object_atom(reader: SchemaReader, place: Place) -> tuple[ObjectAtom, ...]:
-    """properties, patternProperties, additionalProperties, propertyNames, required, counts and dependencies."""
+    """properties, patternProperties, additionalProperties, propertyNames, required, counts and
+    dependencies.
+    """
     algebra = reader.algebra
     if place.schema.keys().isdisjoint(_OBJECT_KEYWORDS):
         return algebra.all_objects

@@ -1,14 +1,17 @@
-"""Intervals of multiples to byte automata of decimal spellings: comparison with both ends beside the remainder.
+"""Intervals of multiples to byte automata of decimal spellings: comparison with both ends beside
+the remainder.
 
-A number with bounds is written without an exponent, a restriction on the spelling and not on the values; where only
+A number with bounds is written without an exponent, a restriction on the spelling and not on the
+values; where only
 the sign is bounded exponents stay. An integer may end in `.0`.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +35,9 @@ _ANY = f"-?{_WHOLE}(?:\\.[0-9]+)?{_EXPONENT}"
 
 @dataclass(frozen=True, slots=True)
 class NumberStyle:
-    """point_zero: integers may end in `.0`. unique: one spelling for each value, apart from that."""
+    """point_zero: integers may end in `.0`. unique: one spelling for each value, apart from
+    that.
+    """
 
     point_zero: bool = True
     unique: bool = False
@@ -43,7 +48,7 @@ def check_interval(interval: Interval) -> None:
     remainders, places = _scale(interval)
     if remainders * (places + 2) > MAX_REMAINDERS:
         raise UnsupportedGrammar(
-            f"multipleOf needs an automaton with {remainders * (places + 2)} remainders, more than the "
+            f"multipleOf needs an automaton of {remainders * (places + 2)} states, more than the "
             f"{MAX_REMAINDERS} supported",
             keyword="multipleOf",
         )
@@ -107,13 +112,17 @@ class _Bound:
         return _Bound(whole, fraction)
 
 
-# A comparison while reading: ("whole", digits read, sign so far), ("fraction", digits read) while equal, or an outcome.
+# A comparison while reading: ("whole", digits read, sign so far), ("fraction", digits read) while
+# equal, or an outcome.
+_State = tuple[Any, ...]
 _LESS, _EQUAL, _MORE = -1, 0, 1
 _POINT_ZERO = 2  # in place of the last digit: the fraction is `.0` so far
 
 
 class _Digits:
-    """States are (sign, phase, comparisons with the ends, remainder, places read, last digit: zero or not)."""
+    """States are (sign, phase, comparisons with the ends, remainder, places read, last digit: zero
+    or not).
+    """
 
     def __init__(self, interval: Interval, style: NumberStyle) -> None:
         check_interval(interval)
@@ -148,11 +157,10 @@ class _Digits:
         assert isinstance(state, tuple)
         if state == ("sign",):
             return self._whole_edges(-1)
-        sign, phase, low, high, remainder, places, last = state
+        sign, phase, low, high, remainder, _places, _last = state
         edges: list[tuple[int, Hashable]] = []
         if phase == "whole":
-            for digit in range(10):
-                edges.append((48 + digit, self._more_whole(state, digit)))
+            edges += [(48 + digit, self._more_whole(state, digit)) for digit in range(10)]
         if phase in ("whole", "zero") and not (self._is_whole and not self._style.point_zero):
             low2, high2 = self._to_fraction(low, self._low), self._to_fraction(high, self._high)
             edges.append((46, (sign, "point", low2, high2, remainder, 0, -1)))
@@ -181,10 +189,12 @@ class _Digits:
         ]
 
     def _first(self, bound: "_Bound | None", digit: int) -> Hashable:
-        return None if bound is None else self._compare_whole(bound, 0, _EQUAL, digit)
+        return None if bound is None else self._compare_whole(bound, (0, _EQUAL), digit)
 
-    def _compare_whole(self, bound: "_Bound", count: int, so_far: int, digit: int) -> Hashable:
+    def _compare_whole(self, bound: "_Bound", compared: Hashable, digit: int) -> Hashable:
         """(digits read, comparison with as many digits of the bound), capped once it is longer."""
+        assert isinstance(compared, tuple)
+        count, so_far = compared
         if count >= len(bound.whole):
             return (len(bound.whole) + 1, _MORE)
         if so_far == _EQUAL:
@@ -192,13 +202,13 @@ class _Digits:
             so_far = (digit > wanted) - (digit < wanted)
         return (count + 1, so_far)
 
-    def _more_whole(self, state: tuple, digit: int) -> Hashable:  # type: ignore[type-arg]  # as in `_edges`
+    def _more_whole(self, state: _State, digit: int) -> Hashable:
         sign, _, low, high, remainder, _, _ = state
         return (
             sign,
             "whole",
-            None if self._low is None else self._compare_whole(self._low, *low, digit),
-            None if self._high is None else self._compare_whole(self._high, *high, digit),
+            None if self._low is None else self._compare_whole(self._low, low, digit),
+            None if self._high is None else self._compare_whole(self._high, high, digit),
             (remainder * 10 + digit) % self._modulus,
             0,
             0,
@@ -217,7 +227,7 @@ class _Digits:
             return _MORE if count > len(bound.whole) else _LESS
         return int(so_far)
 
-    def _more_fraction(self, state: tuple, digit: int) -> Hashable:  # type: ignore[type-arg]  # as in `_edges`
+    def _more_fraction(self, state: _State, digit: int) -> Hashable:
         sign, phase, low, high, remainder, places, _ = state
         if places < self._places:
             remainder, places = (remainder * 10 + digit) % self._modulus, places + 1
@@ -248,15 +258,17 @@ class _Digits:
         if state == "start" or state == ("sign",):
             return False
         assert isinstance(state, tuple)
-        sign, phase, low, high, remainder, places, last = state
+        sign, phase, low, high, remainder, places, _last = state
         if phase == "point":
             return False
         if self._style.unique and not self._is_canonical(state):
             return False
         return self._in_bounds(sign, phase, low, high) and self._is_multiple(remainder, places)
 
-    def _is_canonical(self, state: tuple) -> bool:  # type: ignore[type-arg]  # as in `_edges`
-        """No zero at the end of a fraction but the one of `.0`, no negative zero: see `unique` of the style."""
+    def _is_canonical(self, state: _State) -> bool:
+        """No zero at the end of a fraction but the one of `.0`, no negative zero: see `unique` of
+        the style.
+        """
         sign, phase, _, _, _, _, last = state
         if phase == "fraction":
             return self._is_whole or bool(last)
@@ -291,7 +303,9 @@ class _Digits:
         return int(outcome)
 
     def _signed(self, sign: int, outcome: int, end: Fraction) -> int:
-        """The value read, compared with the end. A negative zero is zero: its absolute value decides."""
+        """The value read, compared with the end. A negative zero is zero: its absolute value
+        decides.
+        """
         if end == 0:
             return outcome * sign if outcome else _EQUAL
         end_sign = 1 if end > 0 else -1

@@ -1,4 +1,6 @@
-"""A schema document: which draft applies where, and what references mean (`$id`, anchors, JSON Pointers)."""
+"""A schema document: which draft applies where, and what references mean (`$id`, anchors, JSON
+Pointers).
+"""
 
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urldefrag, urljoin
@@ -44,10 +46,14 @@ class Target:
 
 
 class Document:
-    """Immutable once made. Without `$schema` the newest draft applies, and older spellings are understood too."""
+    """Immutable once made. Without `$schema` the newest draft applies, and older spellings are
+    understood too.
+    """
 
     def __init__(self, root: Json, *, has_identities: bool = True) -> None:
-        """has_identities: False when the text is known to hold no `$id`, anchors or dynamic references."""
+        """has_identities: False when the text is known to hold no `$id`, anchors or dynamic
+        references.
+        """
         self.root = root
         self.resources: dict[str, Resource] = {}  # by pointer
         self._by_uri: dict[str, Resource] = {}

@@ -1,6 +1,8 @@
-"""The string formats that are enforced, as patterns over the decoded text (RFC 3339, 3986, 3987, 4291, 5321, 6570, ...).
+"""The string formats that are enforced, as patterns over the decoded text (RFC 3339, 3986, 3987,
+4291, 5321, 6570, ...).
 
-`email` and `hostname` have lengths besides. Formats that are no regular languages stay annotations: `ANNOTATED`.
+`email` and `hostname` have lengths besides. Formats that are no regular languages stay
+annotations: `ANNOTATED`.
 """
 
 _MONTH_DAY = (
@@ -8,14 +10,17 @@ _MONTH_DAY = (
     "|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
     "|02-(?:0[1-9]|1[0-9]|2[0-8]))"
 )
-# Divisible by 4 and not by 100, or divisible by 400; the year 0000 is left out, as Python has no such date.
+# Divisible by 4 and not by 100, or divisible by 400; the year 0000 is left out, as Python has no
+# such date.
 _LEAP_YEAR = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 _YEAR = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
 _DATE = f"(?:{_YEAR}-{_MONTH_DAY}|{_LEAP_YEAR}-02-29)"
 
 
 def _leap_seconds() -> str:
-    """Second 60 exists only at 23:59 UTC: the local time and the offset go together (whole and half hours)."""
+    """Second 60 exists only at 23:59 UTC: the local time and the offset go together (whole and
+    half hours).
+    """
     found = ["23:59:60(?:\\.[0-9]+)?[Zz]"]
     for hour in range(24):
         for minute, ahead, offset in ((59, (hour + 1) % 24, "00"), (29, hour, "30")):
@@ -51,7 +56,8 @@ _IPV6 = (
     )
     + ")"
 )
-# A label with hyphens in places 3 and 4 claims to be an A-label, which only Punycode could check: left out.
+# A label with hyphens in places 3 and 4 claims to be an A-label, which only Punycode could check:
+# left out.
 _LABEL = (
     "(?:[A-Za-z0-9]|[A-Za-z0-9]{2}|[A-Za-z0-9][A-Za-z0-9-][A-Za-z0-9]"
     "|[A-Za-z0-9][A-Za-z0-9-](?:[A-Za-z0-9]{2}|-[A-Za-z0-9])"
@@ -81,13 +87,15 @@ def _uri(extra: str, private: str, *, is_reference: bool) -> str:
     segment_char = f"(?:[{free}:@]|{escaped})"
     authority = (
         f"(?:(?:[{free}:]|{escaped})*@)?"
-        f"(?:\\[(?:{_IPV6}|[Vv][0-9A-Fa-f]+\\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\\]|(?:[{free}]|{escaped})*)"
+        f"(?:\\[(?:{_IPV6}|[Vv][0-9A-Fa-f]+\\.[A-Za-z0-9._~!$&'()*+,;=:-]+)\\]"
+        f"|(?:[{free}]|{escaped})*)"
         "(?::[0-9]*)?"
     )
     segments = f"(?:/{segment_char}*)*"
     rooted = f"/(?:{segment_char}+{segments})?"
     tail = f"(?:\\?(?:[{free}:@/?{private}]|{escaped})*)?(?:#(?:[{free}:@/?]|{escaped})*)?"
-    full = f"[A-Za-z][A-Za-z0-9+.-]*:(?://{authority}{segments}|{rooted}|{segment_char}+{segments}|){tail}"
+    path = f"(?://{authority}{segments}|{rooted}|{segment_char}+{segments}|)"
+    full = f"[A-Za-z][A-Za-z0-9+.-]*:{path}{tail}"
     if not is_reference:
         return full
     first = f"(?:[{free}@]|{escaped})+"
@@ -106,7 +114,10 @@ FORMATS: dict[str, str] = {
     "duration": f"P(?:[0-9]+W|{_CLOCK}|{_DAYS}(?:{_CLOCK})?)",
     "email": f"{_LOCAL}@{_DOMAIN}",
     "hostname": _HOSTNAME,
-    "idn-email": f"(?:{_UTF8_ATEXT}+(?:\\.{_UTF8_ATEXT}+)*|{_UTF8_QUOTED})@(?:{_UTF8_LABEL}(?:\\.{_UTF8_LABEL})*|{_DOMAIN})",
+    "idn-email": (
+        f"(?:{_UTF8_ATEXT}+(?:\\.{_UTF8_ATEXT}+)*|{_UTF8_QUOTED})"
+        f"@(?:{_UTF8_LABEL}(?:\\.{_UTF8_LABEL})*|{_DOMAIN})"
+    ),
     "ipv4": _IPV4,
     "ipv6": _IPV6,
     "iri": _uri(_UCS, _PRIVATE, is_reference=False),

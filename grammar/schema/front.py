@@ -1,8 +1,9 @@
-"""The front door of JSON Schema: a schema and options in, the grammar's first state and the warnings out."""
+"""The front door of JSON Schema: a schema and options in, the grammar's first state and the
+warnings out.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, UnsupportedGrammar
 from umbel.grammar.limits import Limits
@@ -23,8 +24,10 @@ _IDENTITIES = ('"$id"', '"$anchor"', '"$dynamicAnchor"', '"$dynamicRef"', '"$rec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaOptions:
-    """any_order: properties in the model's own order instead of the schema's. strict: refuse what cannot be enforced
-    exactly; otherwise leave it out, with a warning. assert_formats: False: `format` is only an annotation.
+    """any_order: properties in the model's own order instead of the schema's. strict: refuse what
+    cannot be enforced
+    exactly; otherwise leave it out, with a warning. assert_formats: False: `format` is only an
+    annotation.
     """
 
     any_order: bool = False
@@ -35,7 +38,9 @@ class SchemaOptions:
 
 @dataclass(frozen=True, slots=True)
 class SchemaGrammar:
-    """start: the state of the whole document. warnings: what is not enforced, each with its place."""
+    """start: the state of the whole document. warnings: what is not enforced, each with its
+    place.
+    """
 
     start: RuleState
     root: Term
@@ -50,7 +55,8 @@ def read_schema(
     *,
     cancelled: Callable[[], bool] | None = None,
 ) -> SchemaGrammar:
-    """Raises `GrammarError` (malformed), `UnsupportedGrammar` (keyword, JSON Pointer, reason), `UnsatisfiableGrammar`,
+    """Raises `GrammarError` (malformed), `UnsupportedGrammar` (keyword, JSON Pointer, reason),
+    `UnsatisfiableGrammar`,
     `CompileCancelled` when `cancelled()` returned True.
     """
     has_identities = any(mark in schema.text for mark in _IDENTITIES)
@@ -68,8 +74,8 @@ def read_schema(
             ) from exc
         except ShapeInProgress as exc:
             raise GrammarError(
-                "a reference leads back to the schema that it is a part of, without an item or a property "
-                "in between: it asserts nothing that could be decided",
+                "a reference leads back to the schema that it is a part of, without an item or a "
+                "property in between: it asserts nothing that could be decided",
                 "",
                 keyword="$ref",
             ) from exc

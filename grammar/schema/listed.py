@@ -24,7 +24,9 @@ def number_of(place: Place, name: str) -> Fraction:
 
 
 def count_of(place: Place, name: str) -> int | None:
-    """A keyword whose value is a non-negative integer; None when it is absent or asserts nothing."""
+    """A keyword whose value is a non-negative integer; None when it is absent or asserts
+    nothing.
+    """
     if name not in place.schema or not place.has(name):
         return None
     value = place.schema[name]

@@ -15,7 +15,8 @@ Json = Any  # a JSON value as `json.loads` gives it; fractions are Decimals, as 
 
 @dataclass(frozen=True, slots=True)
 class LoadedSchema:
-    """value: a dict or bool that the caller's object does not share. text: its JSON. is_typed: it comes from a
+    """value: a dict or bool that the caller's object does not share. text: its JSON. is_typed: it
+    comes from a
     Python type, whose decoder may want integers without `.0`.
     """
 

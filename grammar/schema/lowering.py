@@ -158,7 +158,9 @@ class ValueState(RuleState):
         return self._expansion
 
     def cost(self, measure: Measure) -> int:
-        """Scalars are never longer than containers that hold something: containers count only without them."""
+        """Scalars are never longer than containers that hold something: containers count only
+        without them.
+        """
         best = UNREACHABLE
         for head in self.expand().heads:
             assert isinstance(head, Head)

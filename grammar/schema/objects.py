@@ -1,6 +1,8 @@
-"""Objects as grammar states: which properties have come, which must still come, and the undeclared names used.
+"""Objects as grammar states: which properties have come, which must still come, and the undeclared
+names used.
 
-Declared properties come in the order of declaration, or in any order if so chosen; undeclared ones may come anywhere
+Declared properties come in the order of declaration, or in any order if so chosen; undeclared ones
+may come anywhere
 between them. No name comes twice, and none that would leave the object impossible to complete.
 """
 
@@ -28,10 +30,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an object is. at: the next declared position, or in any order the positions that have come.
+    """How far an object is. at: the next declared position, or in any order the positions that
+    have come.
 
-    extras: undeclared names used, as spelled. count: of properties, as far as it matters. pending: obligations of
-    `ObjectAtom.some` not met. needed: names that dependencies ask for; present: names that have come, of those that
+    extras: undeclared names used, as spelled. count: of properties, as far as it matters. pending:
+    obligations of
+    `ObjectAtom.some` not met. needed: names that dependencies ask for; present: names that have
+    come, of those that
     dependencies speak of.
     """
 
@@ -89,7 +94,9 @@ class ObjectPlan:
         self._is_prepared = True
 
     def _refined(self) -> Fields:
-        """The fields, divided so finely that each obligation asks one thing of every kind of name."""
+        """The fields, divided so finely that each obligation asks one thing of every kind of
+        name.
+        """
         fields = self.atom.fields
         for some in self.atom.some:
             fields = self.lowering.algebra.fields.divided(fields, some)
@@ -99,7 +106,9 @@ class ObjectPlan:
         return Slot(term, tuple(some.get(name) for some in self.atom.some))
 
     def _open_slot(self, term: Term, example: str) -> Slot:
-        """For all undeclared names of a kind, of which the example is one (it may also be declared)."""
+        """For all undeclared names of a kind, of which the example is one (it may also be
+        declared).
+        """
         return Slot(term, tuple(some.undeclared(example) for some in self.atom.some))
 
     def _open_kinds(self, fields: Fields) -> Iterator[tuple[CharDfa | None, Slot]]:
@@ -116,7 +125,9 @@ class ObjectPlan:
             yield rest, self._open_slot(fields.default, example)
 
     def _required_from(self) -> list[int]:
-        """For each position the first required one from it on; the number of names if there is none."""
+        """For each position the first required one from it on; the number of names if there is
+        none.
+        """
         found = [len(self.names)] * (len(self.names) + 1)
         for index in range(len(self.names) - 1, -1, -1):
             found[index] = index if self.required[index] else found[index + 1]
@@ -167,7 +178,9 @@ class ObjectPlan:
         return index < at if isinstance(at, int) else index in at
 
     def missing(self, progress: Progress) -> tuple[str, ...]:
-        """Required names that have not come; in order of declaration, then those that dependencies ask for."""
+        """Required names that have not come; in order of declaration, then those that dependencies
+        ask for.
+        """
         at = progress.at
         if isinstance(at, int):
             names = [self.names[i] for i in range(at, len(self.names)) if self.required[i]]
@@ -333,7 +346,8 @@ class KeyState(RuleState):
 
     def expand(self) -> Expansion:
         if self._expansion is None:
-            self._expansion = Expansion(tuple(self._heads()))
+            # A recorded head stands where plain ones do.
+            self._expansion = Expansion(tuple(self._heads()))  # type: ignore[arg-type]
         return self._expansion
 
     def _heads(self) -> Iterator[Head | RecordedHead]:
@@ -433,7 +447,7 @@ class _Extra:
         self._keys, self._kind = keys, kind
 
     def __call__(self, tag: int, text: bytes | None) -> Sequence:
-        return self._keys._then(self._keys._extra(self._kind, text))  # noqa: SLF001  # one component
+        return self._keys._then(self._keys._extra(self._kind, text))  # one component
 
 
 class ColonState(RuleState):

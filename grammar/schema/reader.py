@@ -1,6 +1,7 @@
 """Reads subschemas into the algebra of value sets: the only place that knows what keywords mean.
 
-Every subschema is a numbered literal. Its shape is the intersection of its own assertions and of the terms that its
+Every subschema is a numbered literal. Its shape is the intersection of its own assertions and of
+the terms that its
 applicators make; the shape of its complement is the union of their complements.
 """
 
@@ -9,8 +10,8 @@ from dataclasses import dataclass, field
 
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
 from umbel.grammar.limits import Limits
-from umbel.grammar.schema.document import Document, Resource, child
 from umbel.grammar.schema.assertion_table import ASSERTIONS, DRAFT_3
+from umbel.grammar.schema.document import Document, Resource, child
 from umbel.grammar.values.algebra import Algebra, ShapeInProgress
 from umbel.grammar.values.effort import Effort
 from umbel.grammar.values.emptiness import Emptiness
@@ -25,7 +26,9 @@ _MAX_SEARCHED = 200  # subschemas looked at to find the place of a refused keywo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """One subschema where it stands. scope: the resources entered on the way, when dynamic references need them."""
+    """One subschema where it stands. scope: the resources entered on the way, when dynamic
+    references need them.
+    """
 
     schema: Json
     pointer: str
@@ -54,7 +57,9 @@ class Parts:
 
 
 class SchemaReader:
-    """One document being read. `read(place)` of the assertions and applicators is passed in (see `assertions`)."""
+    """One document being read. `read(place)` of the assertions and applicators is passed in (see
+    `assertions`).
+    """
 
     def __init__(
         self,
@@ -104,7 +109,9 @@ class SchemaReader:
         return Place(schema, pointer, resource, self._entered(place.scope, resource))
 
     def _entered(self, scope: Scope, resource: Resource) -> Scope:
-        """The scope inside a resource: those that have no dynamic anchors of their own never matter."""
+        """The scope inside a resource: those that have no dynamic anchors of their own never
+        matter.
+        """
         if not self.document.is_dynamic or resource in scope:
             return scope
         return (*scope, resource)
@@ -222,7 +229,9 @@ class SchemaReader:
         return found
 
     def pointer_of(self, term: Term, keyword: str | None = None) -> str:
-        """Where to look for a term in the document: a keyword of its first subschema if it has it."""
+        """Where to look for a term in the document: a keyword of its first subschema if it has
+        it.
+        """
         for clause in term.clauses:
             for number in sorted(clause, key=abs):
                 return self._where_keyword(self.places[abs(number)], keyword)

@@ -1,4 +1,6 @@
-"""`$dynamicRef` and `$recursiveRef`: references whose target depends on the way that led to them."""
+"""`$dynamicRef` and `$recursiveRef`: references whose target depends on the way that led to
+them.
+"""
 
 from umbel.grammar.errors import GrammarError
 from umbel.grammar.schema.document import Resource

@@ -11,11 +11,14 @@ from umbel.grammar.regex.parser import parse_regex
 
 
 class Whitespace(Enum):
-    """How much white space the output may hold. Always bounded: endless white space is how models get stuck."""
+    """How much white space the output may hold. Always bounded: endless white space is how models
+    get stuck.
+    """
 
     COMPACT = "compact"  # at most one space after ":" and ",": both styles of `json.dumps`
     NONE = "none"
-    INDENTED = "indented"  # as COMPACT, and a line end with up to 64 blanks where `json.dumps(indent=...)` has it
+    # As COMPACT, and a line end with up to 64 blanks where `json.dumps(indent=...)` has one.
+    INDENTED = "indented"
     ANY = "any"  # up to 16 characters of white space between any two tokens
 
 

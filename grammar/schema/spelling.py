@@ -1,13 +1,17 @@
-"""Strings as JSON text: languages of decoded texts to byte automata of their spellings, with the quotes.
+"""Strings as JSON text: languages of decoded texts to byte automata of their spellings, with the
+quotes.
 
-A string without constraints may use every escape of JSON. Wherever the text matters (patterns, enums, property names,
-unique items) each character has one spelling, the one of `json.dumps(ensure_ascii=False)`: raw where it can be, else the
+A string without constraints may use every escape of JSON. Wherever the text matters (patterns,
+enums, property names,
+unique items) each character has one spelling, the one of `json.dumps(ensure_ascii=False)`: raw
+where it can be, else the
 short escape, else \\u00xx. So the same text is always the same bytes.
 """
 
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from umbel.grammar.automaton import ByteDfa, minimize, shared_columns
 from umbel.grammar.limits import Limits
@@ -51,12 +55,14 @@ def any_string() -> DfaLeaf:
 
 @lru_cache(256)
 def counted_string(low: int, high: int | None) -> CountedLeaf:
-    """Every JSON string of so many characters. A character counts at its first byte: so it must be one item."""
+    """Every JSON string of so many characters. A character counts at its first byte: so it must be
+    one item.
+    """
     base = any_string()
     return CountedLeaf(base, _first_bytes(base.dfa, (base.dfa.run(b'"'),)), low, high)
 
 
-def _first_bytes(dfa: ByteDfa, between: tuple[int, ...]) -> np.ndarray:  # type: ignore[type-arg]  # [S + 1, C] bool
+def _first_bytes(dfa: ByteDfa, between: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     counts = np.zeros(dfa.table.shape, bool)
     quote = dfa.byte_class[_QUOTE]
     for state in between:
@@ -107,7 +113,9 @@ def language_leaf(language: CharDfa) -> DfaLeaf:
 
 @lru_cache(256)
 def _counted_language(language: CharDfa, low: int, high: int | None) -> CountedLeaf:
-    """Character boundaries are told from places inside a character by the order in which states are made."""
+    """Character boundaries are told from places inside a character by the order in which states
+    are made.
+    """
     raw = to_bytes(language, _LIMITS)
     dfa = spelled(raw)
     boundaries = _boundaries(dfa)
@@ -128,7 +136,9 @@ def _boundaries(dfa: ByteDfa) -> tuple[int, ...]:
 
 
 def _after_character(dfa: ByteDfa, state: int) -> set[int]:
-    """Where one more character leads. By the form of the first byte: how many continuation bytes follow."""
+    """Where one more character leads. By the form of the first byte: how many continuation bytes
+    follow.
+    """
     targets: set[int] = set()
     for first in range(0x20, 0xF5):
         if first in (_QUOTE, _BACKSLASH):
@@ -210,7 +220,7 @@ def _add_escapes(rows: list[dict[int, int]], first_new: int, targets: dict[int, 
     return number
 
 
-def _started(table: np.ndarray, start: int, end: int) -> ByteDfa:  # type: ignore[type-arg]  # [S + 1, 256] int32
+def _started(table: npt.NDArray[np.int32], start: int, end: int) -> ByteDfa:
     """Put the start first and leave out what the start does not reach."""
     total = len(table) - 1
     reached, pending = {start}, [start]

@@ -30,7 +30,9 @@ def string_assertions(reader: SchemaReader, place: Place) -> StringSet:
 
 
 def pattern_language(reader: SchemaReader, pattern: object, where: str) -> CharDfa:
-    """The texts that contain a match. Raises with the pointer of the keyword and the offset in the pattern."""
+    """The texts that contain a match. Raises with the pointer of the keyword and the offset in the
+    pattern.
+    """
     if not isinstance(pattern, str):
         raise GrammarError(
             f"pattern must be a string, got {pattern!r:.100}", where, keyword="pattern"

@@ -1,6 +1,8 @@
-"""unevaluatedProperties and unevaluatedItems: what no applicator beside them has looked at must satisfy a schema.
+"""unevaluatedProperties and unevaluatedItems: what no applicator beside them has looked at must
+satisfy a schema.
 
-What was looked at depends on which branches hold. Each combination of branches is a case of its own; a case that
+What was looked at depends on which branches hold. Each combination of branches is a case of its
+own; a case that
 counts fewer branches than hold only asks for more, so the union over the cases is exact.
 """
 
@@ -20,7 +22,9 @@ _MAX_CASES = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Case:
-    """If `condition` holds, the names in `fields` and positions in `items` that map to more than nothing are evaluated."""
+    """If `condition` holds, the names in `fields` and positions in `items` that map to more than
+    nothing are evaluated.
+    """
 
     condition: Term
     fields: Fields
@@ -67,7 +71,9 @@ class _Cases:
         self._nothing = _Case(self._terms.any, Fields({}, none), Items((), none))
 
     def of(self, place: Place, *, with_own_rest: bool = True) -> list[_Case]:
-        """with_own_rest: whether unevaluated* of the place itself count: they evaluate all that is left."""
+        """with_own_rest: whether unevaluated* of the place itself count: they evaluate all that is
+        left.
+        """
         schema, reader = place.schema, self._reader
         if not isinstance(schema, dict):
             return [self._nothing]
@@ -76,14 +82,18 @@ class _Cases:
         groups = [[self._own(place, with_own_rest)]]
         if "$ref" in schema:
             groups.append(self.of(reader.target(place)))
-        for name in ("$dynamicRef", "$recursiveRef"):
-            if name in schema and place.has(name):
-                groups.append(self.of(dynamic_target(reader, place, name)))
-        for at in range(len(schema.get("allOf", ()))):
-            groups.append(self.of(self._below(place, "allOf", at)))
-        for name in ("anyOf", "oneOf"):
-            for at in range(len(schema.get(name, ()))):
-                groups.append(self._if_holds(place, name, at))
+        groups += [
+            self.of(dynamic_target(reader, place, name))
+            for name in ("$dynamicRef", "$recursiveRef")
+            if name in schema and place.has(name)
+        ]
+        num_all = len(schema.get("allOf", ()))
+        groups += [self.of(self._below(place, "allOf", at)) for at in range(num_all)]
+        groups += [
+            self._if_holds(place, name, at)
+            for name in ("anyOf", "oneOf")
+            for at in range(len(schema.get(name, ())))
+        ]
         if "if" in schema and place.has("if"):
             groups.append(self._conditional(place))
         if "dependentSchemas" in schema and place.has("dependentSchemas"):
@@ -91,7 +101,9 @@ class _Cases:
         return self._combined(groups, place)
 
     def _own(self, place: Place, with_own_rest: bool) -> _Case:
-        """Names that properties and its siblings speak of, positions that items and its siblings speak of."""
+        """Names that properties and its siblings speak of, positions that items and its siblings
+        speak of.
+        """
         terms, schema, reader = self._terms, place.schema, self._reader
         declared = field_terms(reader, place)
         has_rest = "additionalProperties" in schema or (
@@ -160,8 +172,8 @@ class _Cases:
             size *= len(group)
         if size > _MAX_CASES:
             raise UnsupportedGrammar(
-                f"unevaluatedProperties or unevaluatedItems over {size} combinations of branches, more "
-                f"than the {_MAX_CASES} supported",
+                f"unevaluatedProperties or unevaluatedItems over {size} combinations of branches, "
+                f"more than the {_MAX_CASES} supported",
                 place.pointer,
                 keyword="unevaluatedProperties",
             )

@@ -1,1 +1,3 @@
-"""Sets of JSON values: closed under union, intersection and complement, with emptiness decided exactly."""
+"""Sets of JSON values: closed under union, intersection and complement, with emptiness decided
+exactly.
+"""

@@ -22,7 +22,9 @@ class ShapeInProgress(Exception):
 
 
 class Algebra:
-    """The sets of values over one document. `literal_shape(n)`: the shape of schema n, or of its complement for -n."""
+    """The sets of values over one document. `literal_shape(n)`: the shape of schema n, or of its
+    complement for -n.
+    """
 
     def __init__(
         self, literal_shape: Callable[[int], Shape], limits: Limits, effort: Effort | None = None
@@ -84,7 +86,8 @@ class Algebra:
         )
 
     def complement(self, shape: Shape) -> Shape:
-        arrays, objects = self.all_arrays, self.all_objects
+        arrays: tuple[ArrayAtom, ...] = self.all_arrays
+        objects: tuple[ObjectAtom, ...] = self.all_objects
         for array in shape.arrays:
             arrays = self._both_arrays(arrays, self._not_array(array))
         for atom in shape.objects:
@@ -256,8 +259,8 @@ class Algebra:
         self.effort.spend(num_atoms)
         if num_atoms > _MAX_ATOMS:
             raise UnsupportedGrammar(
-                f"the schema needs a union of {num_atoms} cases, more than the {_MAX_ATOMS} allowed; "
-                "combine fewer alternatives by allOf, oneOf and not",
+                f"the schema needs a union of {num_atoms} cases, more than the {_MAX_ATOMS} "
+                "allowed; combine fewer alternatives by allOf, oneOf and not",
                 keyword="anyOf",
             )
 
@@ -273,4 +276,4 @@ def _joined(
 ) -> tuple[Atom, ...]:
     if left is everything or right is everything:
         return everything
-    return tuple(dict.fromkeys((*left, *right)))
+    return tuple(dict.fromkeys(left + right))

@@ -1,4 +1,6 @@
-"""How much a compilation has done: over budget or cancelled, it stops with an error that says so."""
+"""How much a compilation has done: over budget or cancelled, it stops with an error that says
+so.
+"""
 
 from collections.abc import Callable
 
@@ -8,7 +10,9 @@ _CHECK_EVERY = 256  # units between two looks at the caller's wish to stop
 
 
 class CompileCancelled(GrammarError):
-    """The caller's `cancelled()` said so (a deadline, a client that left); says nothing about the grammar."""
+    """The caller's `cancelled()` said so (a deadline, a client that left); says nothing about the
+    grammar.
+    """
 
 
 class Effort:
@@ -21,7 +25,9 @@ class Effort:
         self._next_check = budget - _CHECK_EVERY
 
     def spend(self, units: int = 1) -> None:
-        """Raises `UnsupportedGrammar` when the budget is used up and `CompileCancelled` when told to stop."""
+        """Raises `UnsupportedGrammar` when the budget is used up and `CompileCancelled` when told
+        to stop.
+        """
         self._left -= units
         if self._left < self._next_check:
             self._next_check = self._left - _CHECK_EVERY

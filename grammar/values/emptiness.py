@@ -1,6 +1,7 @@
 """Whether a set of values is empty: the least fixed point over recursive terms.
 
-A term counts as empty while it is being looked at: a property that requires itself has no finite value. A positive
+A term counts as empty while it is being looked at: a property that requires itself has no finite
+value. A positive
 answer never depends on that assumption; a negative one is kept only when it does not.
 """
 
@@ -57,16 +58,21 @@ class Emptiness:
         if shape.null or shape.booleans or not (shape.numbers.is_empty and shape.strings.is_empty):
             return True
         unknown: ShapeInProgress | None = None
-        for check, atoms in ((self.has_array, shape.arrays), (self.has_object, shape.objects)):
-            for atom in atoms:
-                try:
-                    if check(atom):  # type: ignore[operator]  # each check with its own atoms
-                        return True
-                except ShapeInProgress as exc:
-                    unknown = exc
+        atoms: list[ArrayAtom | ObjectAtom] = [*shape.arrays, *shape.objects]
+        for atom in atoms:
+            try:
+                found = self.has_atom(atom)
+            except ShapeInProgress as exc:
+                unknown = exc
+                continue
+            if found:
+                return True
         if unknown is not None:
             raise unknown
         return False
+
+    def has_atom(self, atom: ArrayAtom | ObjectAtom) -> bool:
+        return self.has_array(atom) if isinstance(atom, ArrayAtom) else self.has_object(atom)
 
     def has_array(self, atom: ArrayAtom) -> bool:
         if atom.unique is False:
@@ -94,7 +100,9 @@ class Emptiness:
         )
 
     def num_values(self, term: Term, enough: int) -> int:
-        """How many values a term has; counting stops at `enough`. Containers count as unlimited unless empty."""
+        """How many values a term has; counting stops at `enough`. Containers count as unlimited
+        unless empty.
+        """
         shape = self._algebra.shape(term)
         total = int(shape.null) + len(shape.booleans)
         for part in (shape.numbers, shape.strings):
@@ -111,7 +119,9 @@ class Emptiness:
         return min(total, enough)
 
     def has_object(self, atom: ObjectAtom) -> bool:
-        """Every required property must have a value; the one known to be empty first, for it decides."""
+        """Every required property must have a value; the one known to be empty first, for it
+        decides.
+        """
         unknown: ShapeInProgress | None = None
         for name in atom.required:
             try:

@@ -1,4 +1,6 @@
-"""Maps from property names to terms, and from positions to terms: what the contents of a container must satisfy."""
+"""Maps from property names to terms, and from positions to terms: what the contents of a container
+must satisfy.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,9 +16,11 @@ _MAX_CLASSES = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fields:
-    """The term of every possible property name: its own, that of its class of names, or the default.
+    """The term of every possible property name: its own, that of its class of names, or the
+    default.
 
-    named: in the order of declaration. classes: disjoint languages of names (not looked at for declared names).
+    named: in the order of declaration. classes: disjoint languages of names (not looked at for
+    declared names).
     """
 
     named: dict[str, Term]
@@ -125,7 +129,7 @@ class FieldAlgebra:
                 found.append((other, combine(left.default, other_term)))
         if len(found) > _MAX_CLASSES:
             raise UnsupportedGrammar(
-                f"overlapping patterns divide the property names into more than {_MAX_CLASSES} classes",
+                f"overlapping patterns divide the names into more than {_MAX_CLASSES} classes",
                 keyword="patternProperties",
             )
         return tuple(found)

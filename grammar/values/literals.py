@@ -17,7 +17,9 @@ def is_number(value: Json) -> bool:
 
 
 def exact(value: int | float | Decimal) -> Fraction:
-    """The number as it is written: 0.1 is one tenth. Raises `GrammarError` beyond 10**400 or below 10**-400."""
+    """The number as it is written: 0.1 is one tenth. Raises `GrammarError` beyond 10**400 or below
+    10**-400.
+    """
     if isinstance(value, int):
         if abs(value) > _LARGEST:
             raise GrammarError(f"a number of more than {_MAX_EXPONENT} digits")
@@ -29,7 +31,9 @@ def exact(value: int | float | Decimal) -> Fraction:
 
 
 def canonical(value: Json) -> str:
-    """Equal for exactly those values that JSON Schema calls equal: 1 and 1.0, but not 1 and true."""
+    """Equal for exactly those values that JSON Schema calls equal: 1 and 1.0, but not 1 and
+    true.
+    """
     if isinstance(value, dict):
         inner = sorted((name, canonical(item)) for name, item in value.items())
         return f"object {inner}"
@@ -41,12 +45,16 @@ def canonical(value: Json) -> str:
 
 
 def spell_text(text: str) -> bytes:
-    """The JSON string as `json.dumps(ensure_ascii=False)` writes it: the one spelling of constrained strings."""
+    """The JSON string as `json.dumps(ensure_ascii=False)` writes it: the one spelling of
+    constrained strings.
+    """
     return encode_basestring(text).encode()
 
 
 def spell_number(value: Fraction) -> list[str]:
-    """All spellings of one number that are accepted: plain digits, with `.0`, and as Python writes a double."""
+    """All spellings of one number that are accepted: plain digits, with `.0`, and as Python writes
+    a double.
+    """
     if value.denominator == 1:
         digits = str(value.numerator)
         found = [digits, f"{digits}.0"]

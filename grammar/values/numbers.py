@@ -1,8 +1,10 @@
 """Sets of numbers: explicit values and intervals of multiples, in exact rational arithmetic.
 
-An integer is a multiple of 1. A number that is excluded splits its interval, so that the atoms stay simple.
+An integer is a multiple of 1. A number that is excluded splits its interval, so that the atoms
+stay simple.
 """
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +15,9 @@ _MAX_CANDIDATES = 10_000  # multiples tried one by one before a bounded atom cou
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Numbers between two ends (None: no end) that are multiples of `step` and of none of `not_steps`."""
+    """Numbers between two ends (None: no end) that are multiples of `step` and of none of
+    `not_steps`.
+    """
 
     low: Fraction | None = None
     high: Fraction | None = None
@@ -59,7 +63,9 @@ class Interval:
         )
 
     def index_range(self) -> tuple[int | None, int | None]:
-        """The first and last integer k for which k * step lies between the ends; `step` must be set."""
+        """The first and last integer k for which k * step lies between the ends; `step` must be
+        set.
+        """
         assert self.step is not None
         first = last = None
         if self.low is not None:
@@ -181,7 +187,7 @@ def _around(points: list[Fraction]) -> tuple[Interval, ...]:
     ends: list[Fraction | None] = [None, *points, None]
     return tuple(
         Interval(low, high, low is not None, high is not None)
-        for low, high in zip(ends, ends[1:], strict=False)
+        for low, high in itertools.pairwise(ends)
     )
 
 

@@ -16,9 +16,11 @@ _MAX_SPLIT = 256
 
 
 def without_implications(atom: ObjectAtom, algebra: Algebra) -> list[ObjectAtom]:
-    """The same set as atoms without `implies`: for each either the name is absent or what it requires is there.
+    """The same set as atoms without `implies`: for each either the name is absent or what it
+    requires is there.
 
-    Implications stay when nothing but required names is asked for besides: they are then easy to follow.
+    Implications stay when nothing but required names is asked for besides: they are then easy to
+    follow.
     """
     if not atom.implies or not (
         atom.some or atom.high is not None or atom.low > len(atom.required)
@@ -35,8 +37,8 @@ def without_implications(atom: ObjectAtom, algebra: Algebra) -> list[ObjectAtom]
         atoms = [product for product in products if product is not None]
         if len(atoms) > _MAX_SPLIT:
             raise UnsupportedGrammar(
-                f"{len(atom.implies)} dependencies together with bounds on the number of properties "
-                "give too many cases",
+                f"{len(atom.implies)} dependencies together with bounds on the number of "
+                "properties give too many cases",
                 keyword="dependentRequired",
             )
     return atoms
@@ -57,15 +59,17 @@ def closure(
 
 
 class ObjectWays:
-    """The ways through one atom without implications that matter. `has_member(term)`: whether a term has a value."""
+    """The ways through one atom without implications that matter. `has_member(term)`: whether a
+    term has a value.
+    """
 
     def __init__(
         self, atom: ObjectAtom, algebra: Algebra, has_member: Callable[[Term], bool]
     ) -> None:
         if len(atom.some) > _MAX_SOME:
             raise UnsupportedGrammar(
-                f"an object must satisfy {len(atom.some)} conditions of the form 'some property is ...' "
-                f"at once, more than the {_MAX_SOME} supported",
+                f"an object must satisfy {len(atom.some)} conditions of the form 'some property is "
+                f"...' at once, more than the {_MAX_SOME} supported",
                 keyword="not",
             )
         self.atom = atom
@@ -83,8 +87,10 @@ class ObjectWays:
     ) -> bool:
         """Whether further properties complete the object.
 
-        missing: required names still to come. pending: the obligations (of `atom.some`) not yet met. count: of
-        properties so far. is_gone: whether a declared name can no longer come. seen: undeclared names used.
+        missing: required names still to come. pending: the obligations (of `atom.some`) not yet
+        met. count: of
+        properties so far. is_gone: whether a declared name can no longer come. seen: undeclared
+        names used.
         """
         atom, fields = self.atom, self.atom.fields
         room = MANY if atom.high is None else atom.high - count
@@ -105,7 +111,9 @@ class ObjectWays:
         seen: frozenset[str],
         met: dict[str, Term],
     ) -> bool:
-        """Give each obligation a property: one that must come anyway, or one more. `met`: the choices so far."""
+        """Give each obligation a property: one that must come anyway, or one more. `met`: the
+        choices so far.
+        """
         atom = self.atom
         self._algebra.effort.spend()
         extra = len(met.keys() - set(missing))

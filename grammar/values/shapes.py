@@ -1,4 +1,6 @@
-"""What a set of JSON values looks like: for every type a union of atoms whose contents are terms."""
+"""What a set of JSON values looks like: for every type a union of atoms whose contents are
+terms.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -29,7 +31,9 @@ class ArrayAtom:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectAtom:
-    """some: for each of these fields, at least one property lies in them. implies: (name, the names it requires)."""
+    """some: for each of these fields, at least one property lies in them. implies: (name, the
+    names it requires).
+    """
 
     fields: Fields
     required: tuple[str, ...] = ()

@@ -1,4 +1,5 @@
-"""Sets of strings (decoded texts): explicit values, and languages with bounds on length and excluded values.
+"""Sets of strings (decoded texts): explicit values, and languages with bounds on length and
+excluded values.
 
 Lengths are kept beside the automaton, never multiplied into it: `maxLength` may be 100,000.
 """
@@ -113,12 +114,16 @@ class StringSet:
         return result
 
     def finite_count(self, cap: int) -> int | None:
-        """How many strings there are, if at most `cap`; None for more (atoms may be counted twice)."""
+        """How many strings there are, if at most `cap`; None for more (atoms may be counted
+        twice).
+        """
         total = len(self.values) + sum(atom.count(cap + 1) for atom in self.atoms)
         return total if total <= cap else None
 
     def language(self, limits: Limits) -> CharDfa:
-        """One automaton for all of it. Raises `UnsupportedGrammar` when lengths make it too large."""
+        """One automaton for all of it. Raises `UnsupportedGrammar` when lengths make it too
+        large.
+        """
         result = languages.from_texts(self.values, limits)
         for atom in self.atoms:
             part = atom.language or languages.ANY_TEXT

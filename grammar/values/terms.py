@@ -1,7 +1,10 @@
-"""Boolean combinations of schemas, by name: what item and property schemas are until somebody looks into them.
+"""Boolean combinations of schemas, by name: what item and property schemas are until somebody
+looks into them.
 
-A term is a union of clauses, a clause an intersection of literals, a literal the number of a schema or (negative)
-its complement. There are finitely many terms over a document, so recursive intersections end; equal terms are one
+A term is a union of clauses, a clause an intersection of literals, a literal the number of a
+schema or (negative)
+its complement. There are finitely many terms over a document, so recursive intersections end;
+equal terms are one
 object, so everything found out about one is kept on it.
 """
 

@@ -1,4 +1,5 @@
-"""Grammar states run byte by byte, by their definition: the oracle for what a text may be. No tokens, no caches.
+"""Grammar states run byte by byte, by their definition: the oracle for what a text may be. No
+tokens, no caches.
 
 A thread is (leaf, leaf state, head, text of the leaf so far, stack of states below).
 """
@@ -45,7 +46,11 @@ def _step(leaf: Leaf, state: Any, value: int) -> Any:
             text = state[0] + bytes([value])
             base = None if state[1] is None else _step(leaf.base, state[1], value)
             inside = any(entry.startswith(text) and tag != NO_TAG for entry, tag in leaf.literals)
-            if base is not None and (text, NO_TAG) in leaf.literals and not _goes_on(leaf.base, base):
+            if (
+                base is not None
+                and (text, NO_TAG) in leaf.literals
+                and not _goes_on(leaf.base, base)
+            ):
                 base = None  # a banned text that no longer one begins with
             return (text, base) if base is not None or inside else None
         case CountedLeaf():

@@ -1,4 +1,6 @@
-"""Random schemas: the lowered states accept exactly the valid values of a small world, and lead to valid texts only."""
+"""Random schemas: the lowered states accept exactly the valid values of a small world, and lead to
+valid texts only.
+"""
 
 import json
 import random

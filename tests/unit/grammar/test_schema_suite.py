@@ -1,7 +1,10 @@
-"""JSON-Schema-Test-Suite as a ratchet: no verdict may be wrong, and what is refused may only become less.
+"""JSON-Schema-Test-Suite as a ratchet: no verdict may be wrong, and what is refused may only
+become less.
 
-`refused.json` lists the groups that are refused; a group that is enforced now must be taken off the list.
-Properties come in any order, as the suite's instances have them; `format` asserts in the optional tests only.
+`refused.json` lists the groups that are refused; a group that is enforced now must be taken off
+the list.
+Properties come in any order, as the suite's instances have them; `format` asserts in the optional
+tests only.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""The algebra of sets of JSON values against what sets are: membership decided by `jsonschema`, value by value."""
+"""The algebra of sets of JSON values against what sets are: membership decided by `jsonschema`,
+value by value.
+"""
 
 import random
 from fractions import Fraction
