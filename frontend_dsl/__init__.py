@@ -11,6 +11,7 @@ from umbel.frontend_dsl.events import (
     VariableDone,
     VariableFailed,
 )
+from umbel.frontend_dsl.graph_program import GraphProgram, arun_graph, run_graph
 from umbel.frontend_dsl.program import Program, program
 from umbel.frontend_dsl.record import CallRecord
 from umbel.frontend_dsl.report import Totals, draw, totals
@@ -23,6 +24,7 @@ __all__ = [
     "Client",
     "Event",
     "Forks",
+    "GraphProgram",
     "Program",
     "ProgramDone",
     "ProgramError",
@@ -34,11 +36,13 @@ __all__ = [
     "Totals",
     "VariableDone",
     "VariableFailed",
+    "arun_graph",
     "assistant",
     "draw",
     "gen",
     "image",
     "program",
+    "run_graph",
     "select",
     "system",
     "tool",

@@ -113,7 +113,8 @@ class Branch:
 
     def start_over(self) -> None:
         """Forget everything; nothing may be outstanding. Only for the root."""
-        assert not self.is_busy and self.parent is None
+        assert not self.is_busy
+        assert self.parent is None
         self.variables, self.children, self.calls = {}, [], []
         self.role, self.role_is_inherited, self.num_forks = None, False, 0
         self.end, self.messages, self.open_message, self.error = None, (), None, None

@@ -13,7 +13,6 @@ from umbel.frontend_dsl.scoring import METHODS
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SamplingParams
 
-
 _PARAMS = {field.name for field in fields(SamplingParams)}
 
 

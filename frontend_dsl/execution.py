@@ -10,9 +10,8 @@ from umbel.frontend_dsl.branch import Branch, Signal
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.events import Event
 from umbel.frontend_dsl.operations import Mark
-from umbel.runtime.errors import InvalidRequest
-
 from umbel.frontend_dsl.tools import CURRENT, ToolCall
+from umbel.runtime.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from umbel.frontend_dsl.client import Client

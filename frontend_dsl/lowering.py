@@ -1,8 +1,8 @@
-"""Runs a graph on the branches of an execution: nodes become the operations that eager programs use.
+"""Runs a graph on the branches of an execution: nodes become the operations of eager programs.
 
-Nodes wait in lanes, one per branch (or one in all, in a graph that is not parallel). A lane hands its
-nodes to the branch until one needs a value that is not there; a decision puts the nodes of its arm in
-its own place, in each lane that the arms touch. No thread and no greenlet waits for a call.
+Nodes wait in lanes, one per branch (or one in all, in a graph that is not parallel). A lane hands
+its nodes to the branch until one needs a value that is not there; a decision puts the nodes of its
+arm in its own place, in each lane that the arms touch. No thread and no greenlet waits for a call.
 """
 
 from collections import deque

@@ -7,8 +7,7 @@ from umbel.frontend_dsl.branch import Branch, Signal
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.events import TextDelta, VariableDone, VariableFailed
 from umbel.frontend_dsl.record import CallRecord
-from umbel.runtime.errors import UmbelError
-from umbel.runtime.outputs import Chunk, Score
+from umbel.runtime.outputs import Chunk
 
 if TYPE_CHECKING:
     from umbel.frontend_dsl.client import CallHandle

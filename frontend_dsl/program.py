@@ -1,37 +1,24 @@
 """`@umbel.program`: a Python function that appends to a state, and the faces to run it."""
 
 import inspect
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-)
-from contextlib import aclosing
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Unpack, overload
 
 from umbel.frontend_dsl.calls import SamplingOptions, check_options
-from umbel.frontend_dsl.client import Client
 from umbel.frontend_dsl.compiling import Compiled, Compiler
 from umbel.frontend_dsl.driver import Driver
-from umbel.frontend_dsl.events import Event, ProgramDone, ProgramFailed
 from umbel.frontend_dsl.execution import Execution
+from umbel.frontend_dsl.faces import Runnable
 from umbel.frontend_dsl.graph.nodes import Graph
 from umbel.frontend_dsl.lowering import GraphRun
 from umbel.frontend_dsl.passes.pipeline import NAMES as PASS_NAMES
-from umbel.frontend_dsl.session import AsyncInbox, Inbox, drive, drive_async, run_many, run_one
 from umbel.frontend_dsl.state import State
 from umbel.frontend_dsl.tracing.arguments import string_paths
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SamplingParams
 
-OnDone = Callable[[int, State], None]
 
-
-class Program:
+class Program(Runnable):
     """A function `f(s, **arguments)` that can be run on an engine.
 
     Calling it with a state, `other(s, x=...)`, runs it inline in that branch. `run` and its
@@ -102,10 +89,10 @@ class Program:
         reads_result_only: bool = False,
         **arguments: Any,
     ) -> Compiled:
-        """The program as a graph. `arguments` become part of it; the strings that are not given stay
+        """The program as a graph. `arguments` become part of it; strings that are not given stay
         open. What has no graph says why (`reasons`), and runs eagerly with the same meaning.
 
-        A run does this by itself when it first meets arguments of a new shape, and keeps the result.
+        A run does this by itself when it first meets arguments of a new shape, and keeps it.
         Raises `InvalidRequest` for a parameter that is neither given, nor a string, nor has a
         default.
         """
@@ -127,7 +114,8 @@ class Program:
         return self._compiler.compiled(
             open_,
             passes=self.passes if passes is None else passes,
-            fixed=fixed, reads_result_only=reads_result_only
+            fixed=fixed,
+            reads_result_only=reads_result_only,
         )
 
     @property
@@ -144,85 +132,6 @@ class Program:
             return f"{self.name} runs eagerly: eager() was asked for"
         return self._compiler.explain()
 
-    def run(self, engine: Client, /, **arguments: Any) -> State:
-        """Run to the end. Raises `ProgramError` when the program, or a call whose error it never
-        met, failed.
-        """
-        out: list[Execution] = []
-        for _ in self._drive(engine, arguments, keep_events=False, into=out):
-            pass
-        return _ended(out[0])
-
-    def stream(self, engine: Client, /, **arguments: Any) -> Iterator[Event]:
-        """Run and yield what happens. Closing the iterator cancels the run.
-
-        The last event is `ProgramDone` or `ProgramFailed`; after the latter the error is raised.
-        The iterator must stay in the thread that started it.
-        """
-        out: list[Execution] = []
-        yield from self._drive(engine, arguments, keep_events=True, into=out)
-        yield _last_event(out[0])
-        _ended(out[0])
-
-    def run_batch(
-        self,
-        engine: Client,
-        items: Iterable[Mapping[str, Any]],
-        *,
-        max_in_flight: int = 64,
-        on_done: OnDone | None = None,
-    ) -> list[State]:
-        """Run once per item (its arguments), up to `max_in_flight` at a time; states in the order
-        of the items.
-
-        An item that fails fails alone: its state has `.error`. `items` is read as room becomes
-        free. `on_done(index, state)` is called as each one ends.
-        """
-        _check_in_flight(max_in_flight)
-        inbox = Inbox()
-        driver = Driver(engine, inbox.post)
-        batch = _Batch(self, driver, items, on_done)
-        session = run_many(driver, batch.executions(), max_in_flight, batch.note)
-        for _ in drive(driver, inbox, session):
-            pass
-        return batch.states()
-
-    async def arun(self, engine: Client, /, **arguments: Any) -> State:
-        """`run` for a coroutine; cancelling the task cancels the run."""
-        out: list[Execution] = []
-        async with aclosing(self._drive_async(engine, arguments, False, out)) as events:
-            async for _ in events:
-                pass
-        return _ended(out[0])
-
-    async def astream(self, engine: Client, /, **arguments: Any) -> AsyncIterator[Event]:
-        """`stream` for a coroutine."""
-        out: list[Execution] = []
-        async with aclosing(self._drive_async(engine, arguments, True, out)) as events:
-            async for event in events:
-                yield event
-        yield _last_event(out[0])
-        _ended(out[0])
-
-    async def arun_batch(
-        self,
-        engine: Client,
-        items: Iterable[Mapping[str, Any]],
-        *,
-        max_in_flight: int = 64,
-        on_done: OnDone | None = None,
-    ) -> list[State]:
-        """`run_batch` for a coroutine."""
-        _check_in_flight(max_in_flight)
-        inbox = AsyncInbox()
-        driver = Driver(engine, inbox.post)
-        batch = _Batch(self, driver, items, on_done)
-        session = run_many(driver, batch.executions(), max_in_flight, batch.note)
-        async with aclosing(drive_async(driver, inbox, session)) as events:
-            async for _ in events:
-                pass
-        return batch.states()
-
     def execution(
         self, driver: Driver, arguments: Mapping[str, Any], *, keep_events: bool
     ) -> Execution:
@@ -238,12 +147,14 @@ class Program:
                     f"{error}; the program is {self.name}{self._signature} "
                     "(the state is given by the run)"
                 ) from error
-            compiled = None if self.is_eager else self._compiler.compiled(
-                arguments, passes=self.passes
+            compiled = (
+                None if self.is_eager else self._compiler.compiled(arguments, passes=self.passes)
             )
-            if compiled is not None and compiled.traced is not None:
-                if not (keep_events and compiled.has_leave):  # its events could not be taken back
-                    return self._run_compiled(execution, compiled, arguments)
+            # The events of a graph that may be left half-way could not be taken back.
+            if compiled is None or (keep_events and compiled.has_leave):
+                return self.function(State(execution.root), **arguments)
+            if compiled.traced is not None:
+                return self._run_compiled(execution, compiled, arguments)
             return self.function(State(execution.root), **arguments)
 
         code = getattr(inspect.unwrap(self.function), "__code__", None)
@@ -269,66 +180,6 @@ class Program:
         execution.start_over()
         return self.function(State(execution.root), **arguments)
 
-    def _drive(
-        self,
-        engine: Client,
-        arguments: Mapping[str, Any],
-        *,
-        keep_events: bool,
-        into: list[Execution],
-    ) -> Iterator[Event]:
-        inbox = Inbox()
-        driver = Driver(engine, inbox.post)
-        execution = self.execution(driver, arguments, keep_events=keep_events)
-        into.append(execution)
-        return drive(driver, inbox, run_one(driver, execution))
-
-    def _drive_async(
-        self,
-        engine: Client,
-        arguments: Mapping[str, Any],
-        keep_events: bool,
-        into: list[Execution],
-    ) -> AsyncGenerator[Event, None]:
-        inbox = AsyncInbox()
-        driver = Driver(engine, inbox.post)
-        execution = self.execution(driver, arguments, keep_events=keep_events)
-        into.append(execution)
-        return drive_async(driver, inbox, run_one(driver, execution))
-
-
-class _Batch:
-    """The states of a batch in the order of its items, though they end in another."""
-
-    def __init__(
-        self,
-        program: Program,
-        driver: Driver,
-        items: Iterable[Mapping[str, Any]],
-        on_done: OnDone | None,
-    ) -> None:
-        self._program = program
-        self._driver = driver
-        self._items = items
-        self._on_done = on_done
-        self._states: list[State] = []
-        self._index: dict[Execution, int] = {}
-
-    def executions(self) -> Iterator[Execution]:
-        for item in self._items:
-            execution = self._program.execution(self._driver, item, keep_events=False)
-            self._index[execution] = len(self._states)
-            self._states.append(State(execution.root))
-            yield execution
-
-    def note(self, execution: Execution) -> None:
-        index = self._index.pop(execution)
-        if self._on_done is not None:
-            self._on_done(index, self._states[index])
-
-    def states(self) -> list[State]:
-        return self._states
-
 
 @overload
 def program(function: Callable[..., Any], /) -> Program: ...
@@ -350,26 +201,3 @@ def _checked(options: SamplingOptions) -> dict[str, Any]:
     check_options(options)
     SamplingParams(**options)
     return dict(options)
-
-
-def _check_in_flight(max_in_flight: object) -> None:
-    if isinstance(max_in_flight, bool) or not isinstance(max_in_flight, int) or max_in_flight < 1:
-        raise InvalidRequest(
-            f"max_in_flight={max_in_flight!r} is not valid: expected an integer of at least 1",
-            param="max_in_flight",
-        )
-
-
-def _ended(execution: Execution) -> State:
-    if execution.fatal is not None:
-        raise execution.fatal
-    if execution.error is not None:
-        raise execution.error
-    return State(execution.root)
-
-
-def _last_event(execution: Execution) -> Event:
-    state = State(execution.root)
-    if execution.error is not None:
-        return ProgramFailed(state, execution.error)
-    return ProgramDone(state)

@@ -10,6 +10,7 @@ import contextvars
 import functools
 import inspect
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -61,11 +62,11 @@ class Tool:
         self.retries = retries
         self.is_pure = pure
         self.__doc__ = function.__doc__
-        self._signature = inspect.signature(function)
+        self.signature = inspect.signature(function)
         self._hints: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
-        return f"<Tool {self.name}{self._signature}>"
+        return f"<Tool {self.name}{self.signature}>"
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Call it. In a program the failure is a `ProgramError` that names the line."""
@@ -81,6 +82,12 @@ class Tool:
         return call.result
 
     @property
+    def takes_any_number(self) -> bool:
+        """Whether it has *args or **options."""
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return any(p.kind in variable for p in self.signature.parameters.values())
+
+    @property
     def result_type(self) -> Any:
         return self._types().get("return", Any)
 
@@ -89,10 +96,10 @@ class Tool:
         annotation wants one. Raises `InvalidRequest`.
         """
         try:
-            bound = self._signature.bind(*args, **options)
+            bound = self.signature.bind(*args, **options)
         except TypeError as error:
             raise InvalidRequest(
-                f"tool {self.name!r}: {error}; it is {self.name}{self._signature}"
+                f"tool {self.name!r}: {error}; it is {self.name}{self.signature}"
             ) from error
         return {name: self._converted(name, value) for name, value in bound.arguments.items()}
 
@@ -113,13 +120,12 @@ class Tool:
         return asyncio.run(asyncio.wait_for(self.function(*args, **options), self.timeout_s))
 
     def _split(self, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        bound = inspect.BoundArguments(self._signature, dict(arguments))  # type: ignore[arg-type]
-        # (typeshed wants an OrderedDict; any dict is ordered)
+        bound = inspect.BoundArguments(self.signature, OrderedDict(arguments))
         return bound.args, bound.kwargs
 
     def _converted(self, name: str, value: Any) -> Any:
         hint = self._types().get(name, Any)
-        kind = self._signature.parameters[name].kind
+        kind = self.signature.parameters[name].kind
         if hint is Any or kind in (kind.VAR_POSITIONAL, kind.VAR_KEYWORD):
             return value
         try:

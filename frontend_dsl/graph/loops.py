@@ -101,5 +101,3 @@ def _data(data: Data, old: str, new: str) -> Data:
     if isinstance(data, Mapping):
         return Mapping(tuple((key, _data(value, old, new)) for key, value in data.items))
     return data
-
-

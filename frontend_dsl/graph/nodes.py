@@ -39,7 +39,7 @@ Template: TypeAlias = tuple[Part, ...]  # the parts one after another
 
 
 class Literal(msgspec.Struct, frozen=True, tag="literal"):
-    value: None | bool | int | float | str
+    value: bool | int | float | str | None
 
 
 class Words(msgspec.Struct, frozen=True, tag="text"):

@@ -64,9 +64,7 @@ def argument(arguments: Mapping[str, Any], path: tuple[str | int, ...]) -> str:
     return value
 
 
-def fill(
-    template: Template, arguments: Mapping[str, Any], value: Callable[[Ref], str]
-) -> str:
+def fill(template: Template, arguments: Mapping[str, Any], value: Callable[[Ref], str]) -> str:
     """The text of `template`; `value` gives the text of a call, without its operations."""
     return "".join(part_text(part, arguments, value) for part in template)
 

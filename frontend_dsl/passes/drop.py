@@ -1,9 +1,9 @@
 """Leave out what nobody reads.
 
-After a run its state can be read: every text and every call. So only tools that are declared pure go
-by default. Where the caller takes the result alone, calls whose value is not read and whose text is
-in no later call's prefix go, too, and with them texts at the ends of branches. A call that is left
-out cannot fail: that is the one difference.
+After a run its state can be read: every text and every call. So only tools that are declared pure
+go by default. Where the caller takes the result alone, calls whose value is not read and whose text
+is in no later call's prefix go, too, and with them texts at the ends of branches. A call that is
+left out cannot fail: that is the one difference.
 """
 
 import msgspec
@@ -80,9 +80,7 @@ def _without_tools(block: Block, reads: Reads) -> Block:
     )
 
 
-def _alive(
-    block: Block, live: frozenset[str], reads: Reads
-) -> tuple[Block, frozenset[str]]:
+def _alive(block: Block, live: frozenset[str], reads: Reads) -> tuple[Block, frozenset[str]]:
     """`live`: branches whose text so far is read by something after the block."""
     kept: list[AnyNode] = []
     for node in reversed(block):

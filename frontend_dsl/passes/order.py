@@ -46,11 +46,11 @@ def rank_calls(graph: Graph) -> tuple[Graph, str]:
     """Give each call the number of calls that can only begin after it, one after another."""
 
     body, longest = _ranked(graph.body, {}, {})
-    return (
-        msgspec.structs.replace(graph, body=body),
+    message = (
         f"the longest chain has {longest} calls; of calls that are ready together those that most "
-        "wait for are submitted first",
+        "wait for are submitted first"
     )
+    return msgspec.structs.replace(graph, body=body), message
 
 
 def _head(block: Block) -> str:

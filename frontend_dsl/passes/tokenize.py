@@ -1,7 +1,7 @@
 """Constant text becomes tokens ahead of the run, and neighbours become one node.
 
-Each text keeps the tokens it would have had by itself, so the model sees what an eager run shows it:
-joined texts are not tokenized anew.
+Each text keeps the tokens it would have had by itself, so the model sees what an eager run shows
+it: joined texts are not tokenized anew.
 """
 
 from collections.abc import Callable, Sequence

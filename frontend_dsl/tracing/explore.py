@@ -1,7 +1,7 @@
 """All paths of a program as one block of nodes.
 
-The program is run once per way that a decision has. A run stops where it meets a path that is known:
-at the same statement, with the same variables and the same facts among those that matter later. So
+The program is run once per way that a decision has. A run stops where it meets a known path: at the
+same statement, with the same variables and the same facts among those that matter later. So
 the number of runs grows with the number of ways, not with their combinations.
 """
 
@@ -116,7 +116,9 @@ class Explorer:
                 for way in range(1, event.num_ways)
             ]
             elsewhere.update(*(other.reads for other in others))
-            block = merge(event, [block, *(other.block for other in others)], self.where(event.site))
+            block = merge(
+                event, [block, *(other.block for other in others)], self.where(event.site)
+            )
         block = (*reversed(pending), *block)
         if sum(map(self._size, block)) > MAX_NODES:
             raise _TooLarge(f"its paths have more than {MAX_NODES} nodes")
@@ -155,9 +157,8 @@ class Explorer:
             value = self.run(recording)
             end: Any = Return(value=as_data(value, path), **self.where(self.start))
         except Met as met:
-            assert isinstance(met.entry, Known)
             self.num_met += 1
-            return path, None, met.entry
+            return path, None, met.entry  # type: ignore[return-value]  # what `_meet` returned
         except LeaveTrace as error:
             self.leaves.append(error)
             end = Leave(reason=error.reason, **recording.where(error.site))
@@ -183,9 +184,7 @@ def merge(mark: Mark, blocks: list[Block], where: dict[str, int]) -> Block:
     cut = [body[: len(body) - shared] for body in bodies]
     decide = Decide(
         subject=mark.subject,
-        arms=tuple(
-            Arm(tuple(texts), body) for (texts, _), body in zip(arms, cut, strict=False)
-        ),
+        arms=tuple(Arm(tuple(texts), body) for (texts, _), body in zip(arms, cut, strict=False)),
         otherwise=cut[-1] if otherwise is not None else None,
         **where,
     )
@@ -197,11 +196,11 @@ def flattened(decide: Decide) -> Decide:
     arms: list[Arm] = []
     for arm in decide.arms:
         inner = arm.body[0] if len(arm.body) == 1 else None
-        if isinstance(inner, Decide) and inner.subject == decide.subject:
-            if inner.otherwise is None:
-                arms += inner.arms
-                continue
-        arms.append(arm)
+        is_same = isinstance(inner, Decide) and inner.subject == decide.subject
+        if isinstance(inner, Decide) and is_same and inner.otherwise is None:
+            arms += inner.arms
+        else:
+            arms.append(arm)
     otherwise = decide.otherwise
     if otherwise is not None and len(otherwise) == 1 and isinstance(otherwise[0], Decide):
         inner = otherwise[0]

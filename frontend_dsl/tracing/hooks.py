@@ -74,9 +74,7 @@ class Hooks:
         code = rewritten(function, with_points=with_points)
         names = loaded_names(function)
         world = self._world(function, names)
-        cells = dict(
-            zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        )
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         closure = tuple(
             CellType(self._take(name, functools.partial(_content, cells[name]), function, names))
             for name in code.co_freevars
@@ -168,12 +166,8 @@ class Hooks:
             return functools.partial(self._unbound, function.__name__)
         elif isinstance(function, type) and issubclass(function, BaseException):
             return function
-        elif isinstance(function, BuiltinFunctionType) and type(function.__self__) in (
-            *PLAIN[:7],
-            *CONTAINERS,
-        ):
-            if function.__self__ is not None:
-                return functools.partial(self._method, function)
+        elif isinstance(function, BuiltinFunctionType) and _is_plain_method(function):
+            return functools.partial(self._method, function)
         if any(function is pure for pure in PURE):
             return functools.partial(self._pure, function)
         if is_pure_library(function):
@@ -263,9 +257,9 @@ class Hooks:
     def _pure(self, function: Any, *args: Any, **options: Any) -> Any:
         if function is ord or (function is int and len(args) + len(options) > 1):
             args = tuple(plain(arg, function.__name__) for arg in args)
-        if function in (repr, str, format) and has_symbol(args[:1]):
-            if not isinstance(args[0], Symbol):
-                self.leave("a container with values that are not known yet is made into text")
+        is_text = function in (repr, str, format) and has_symbol(args[:1])
+        if is_text and not isinstance(args[0], Symbol):
+            self.leave("a container with values that are not known yet is made into text")
         return function(*self._callbacks(args), **self._callback_options(options))
 
     def _library(self, function: Any, *args: Any, **options: Any) -> Any:
@@ -283,6 +277,11 @@ class Hooks:
 
 def _content(cell: CellType) -> Any:
     return cell.cell_contents
+
+
+def _is_plain_method(function: BuiltinFunctionType) -> bool:
+    owner = function.__self__
+    return owner is not None and type(owner) in (*PLAIN, *CONTAINERS)
 
 
 def _is_enum(value: object) -> bool:

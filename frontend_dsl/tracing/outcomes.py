@@ -9,7 +9,7 @@ import msgspec
 
 if not hasattr(re, "_parser"):  # pragma: no cover - the parser of patterns has no public name
     raise ImportError("this version of Python has no re._parser")
-_parser: Any = re._parser  # type: ignore[attr-defined]  # see above
+_parser: Any = re._parser
 _MAX_UNROLLED = 64  # steps of a repetition, before outcomes are even counted
 
 
@@ -60,12 +60,13 @@ def _one(op: str, value: Any, limit: int) -> set[str]:
     if op == "BRANCH":
         return _at_most(set().union(*(_language(way, limit) for way in value[1])), limit)
     if op == "SUBPATTERN":
-        group, added, removed, inner = value
+        _, added, removed, inner = value
         if added or removed:
             raise TooMany
         return _language(inner, limit)
     if op in ("MAX_REPEAT", "MIN_REPEAT"):
-        return _repeat(*value, limit)
+        low, high, inner = value
+        return _repeat(low, high, inner, limit)
     raise TooMany  # anchors, look-around, references, categories, "any"
 
 

@@ -135,7 +135,12 @@ class TraceState:
         recording, path = self._recording, self._path
         if isinstance(value, str):
             if parts := parts_of(value, path):
-                path.add(nodes.Say(branch=self._branch, parts=parts, **recording.where()))
+                where = recording.where()
+                path.add(
+                    nodes.Say(
+                        branch=self._branch, parts=parts, file=where["file"], line=where["line"]
+                    )
+                )
         elif isinstance(value, Gen):
             self._gen(value)
         elif isinstance(value, Select):
@@ -165,9 +170,7 @@ class TraceState:
         found = gen_outcomes({**self._recording.defaults, **options}, MAX_OUTCOMES)
         self._path.set(("outcomes", owner), found)
         where = self._recording.where(gen.site)
-        self._path.add(
-            nodes.Generate(branch=self._branch, name=gen.name, options=options, **where)
-        )
+        self._path.add(nodes.Generate(branch=self._branch, name=gen.name, options=options, **where))
 
     def _select(self, select: Select) -> None:
         if has_symbol(select.name):
@@ -258,9 +261,7 @@ class TraceRole:
         if kind is None:
             recording, branch = self._state._recording, self._state._branch
             recording.path.set(("role", branch), None)
-            recording.path.add(
-                nodes.CloseRole(branch=branch, role=self._role, **recording.where())
-            )
+            recording.path.add(nodes.CloseRole(branch=branch, role=self._role, **recording.where()))
 
 
 class TraceForks(Sequence[TraceState]):

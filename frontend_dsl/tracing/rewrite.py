@@ -100,8 +100,7 @@ def _code_of(code: CodeType, original: CodeType) -> CodeType | None:
         (
             inner
             for inner in _nested(code)
-            if inner.co_name == original.co_name
-            and inner.co_firstlineno == original.co_firstlineno
+            if inner.co_name == original.co_name and inner.co_firstlineno == original.co_firstlineno
         ),
         None,
     )

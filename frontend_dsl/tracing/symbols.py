@@ -90,7 +90,7 @@ class Symbol(str):
         return hash(self.known("a set or dict"))
 
     def __bool__(self) -> bool:
-        return not self == ""
+        return self != ""
 
     def __len__(self) -> int:
         return int(self.observe(len, "len()"))

@@ -69,10 +69,10 @@ def call_tool(recording: Recording, tool: Tool, *args: Any, **options: Any) -> A
     path.set(key, number)
     call_id = f"{tool.name}#{number}"
     try:
-        bound = tool._signature.bind(*args, **options)
+        bound = tool.signature.bind(*args, **options)
     except TypeError as error:
         raise LeaveTrace(f"tool {tool.name!r}: {error}", path.site()) from None
-    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in tool._signature.parameters.values()):
+    if tool.takes_any_number:
         raise LeaveTrace(f"tool {tool.name!r} takes any number of arguments", path.site())
     recording.tools[tool.name] = tool
     path.add(

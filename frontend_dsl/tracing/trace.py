@@ -38,9 +38,7 @@ class Traced:
         return all(guard.holds() for guard in self.guards)
 
 
-def trace(
-    program: Any, arguments: Mapping[str, Any], fixed: frozenset[ArgPath]
-) -> Traced:
+def trace(program: Any, arguments: Mapping[str, Any], fixed: frozenset[ArgPath]) -> Traced:
     """The graph of `program` (a `Program`) for arguments of this shape.
 
     Raises `LeaveTrace` if it can be followed on no path at all, and says why.

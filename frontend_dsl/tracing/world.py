@@ -30,10 +30,7 @@ PURE = (
 LANGUAGE = (calls.gen, calls.system, calls.user, calls.assistant, calls.message)
 _PURE_MODULES = (math, operator, itertools, textwrap)
 _PURE_IDS = {
-    id(value)
-    for module in _PURE_MODULES
-    for value in vars(module).values()
-    if callable(value)
+    id(value) for module in _PURE_MODULES for value in vars(module).values() if callable(value)
 } | {id(json.dumps), id(json.loads)}
 
 

@@ -1,0 +1,189 @@
+"""The faces of everything that runs on an engine: run, stream, batch, and the same in asyncio."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from umbel.frontend_dsl.client import Client
+from umbel.frontend_dsl.driver import Driver
+from umbel.frontend_dsl.events import Event, ProgramDone, ProgramFailed
+from umbel.frontend_dsl.execution import Execution
+from umbel.frontend_dsl.session import AsyncInbox, Inbox, drive, drive_async, run_many, run_one
+from umbel.frontend_dsl.state import State
+from umbel.runtime.errors import InvalidRequest
+
+OnDone = Callable[[int, State], None]
+
+
+class Runnable:
+    """Base of programs and graphs: what can make an `Execution` from arguments can be run."""
+
+    def execution(
+        self, driver: Driver, arguments: Mapping[str, Any], *, keep_events: bool
+    ) -> Execution:
+        """One execution, not started. Wrong arguments are its failure, so that a batch item fails
+        alone.
+        """
+        raise NotImplementedError
+
+    def run(self, engine: Client, /, **arguments: Any) -> State:
+        """Run to the end. Raises `ProgramError` when the program, or a call whose error it never
+        met, failed.
+        """
+        out: list[Execution] = []
+        for _ in self._drive(engine, arguments, keep_events=False, into=out):
+            pass
+        return _ended(out[0])
+
+    def stream(self, engine: Client, /, **arguments: Any) -> Iterator[Event]:
+        """Run and yield what happens. Closing the iterator cancels the run.
+
+        The last event is `ProgramDone` or `ProgramFailed`; after the latter the error is raised.
+        The iterator must stay in the thread that started it.
+        """
+        out: list[Execution] = []
+        yield from self._drive(engine, arguments, keep_events=True, into=out)
+        yield _last_event(out[0])
+        _ended(out[0])
+
+    def run_batch(
+        self,
+        engine: Client,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        max_in_flight: int = 64,
+        on_done: OnDone | None = None,
+    ) -> list[State]:
+        """Run once per item (its arguments), up to `max_in_flight` at a time; states in the order
+        of the items.
+
+        An item that fails fails alone: its state has `.error`. `items` is read as room becomes
+        free. `on_done(index, state)` is called as each one ends.
+        """
+        _check_in_flight(max_in_flight)
+        inbox = Inbox()
+        driver = Driver(engine, inbox.post)
+        batch = _Batch(self, driver, items, on_done)
+        session = run_many(driver, batch.executions(), max_in_flight, batch.note)
+        for _ in drive(driver, inbox, session):
+            pass
+        return batch.states()
+
+    async def arun(self, engine: Client, /, **arguments: Any) -> State:
+        """`run` for a coroutine; cancelling the task cancels the run."""
+        out: list[Execution] = []
+        async with aclosing(self._drive_async(engine, arguments, False, out)) as events:
+            async for _ in events:
+                pass
+        return _ended(out[0])
+
+    async def astream(self, engine: Client, /, **arguments: Any) -> AsyncIterator[Event]:
+        """`stream` for a coroutine."""
+        out: list[Execution] = []
+        async with aclosing(self._drive_async(engine, arguments, True, out)) as events:
+            async for event in events:
+                yield event
+        yield _last_event(out[0])
+        _ended(out[0])
+
+    async def arun_batch(
+        self,
+        engine: Client,
+        items: Iterable[Mapping[str, Any]],
+        *,
+        max_in_flight: int = 64,
+        on_done: OnDone | None = None,
+    ) -> list[State]:
+        """`run_batch` for a coroutine."""
+        _check_in_flight(max_in_flight)
+        inbox = AsyncInbox()
+        driver = Driver(engine, inbox.post)
+        batch = _Batch(self, driver, items, on_done)
+        session = run_many(driver, batch.executions(), max_in_flight, batch.note)
+        async with aclosing(drive_async(driver, inbox, session)) as events:
+            async for _ in events:
+                pass
+        return batch.states()
+
+    def _drive(
+        self,
+        engine: Client,
+        arguments: Mapping[str, Any],
+        *,
+        keep_events: bool,
+        into: list[Execution],
+    ) -> Iterator[Event]:
+        inbox = Inbox()
+        driver = Driver(engine, inbox.post)
+        execution = self.execution(driver, arguments, keep_events=keep_events)
+        into.append(execution)
+        return drive(driver, inbox, run_one(driver, execution))
+
+    def _drive_async(
+        self,
+        engine: Client,
+        arguments: Mapping[str, Any],
+        keep_events: bool,
+        into: list[Execution],
+    ) -> AsyncGenerator[Event, None]:
+        inbox = AsyncInbox()
+        driver = Driver(engine, inbox.post)
+        execution = self.execution(driver, arguments, keep_events=keep_events)
+        into.append(execution)
+        return drive_async(driver, inbox, run_one(driver, execution))
+
+
+class _Batch:
+    """The states of a batch in the order of its items, though they end in another."""
+
+    def __init__(
+        self,
+        program: Runnable,
+        driver: Driver,
+        items: Iterable[Mapping[str, Any]],
+        on_done: OnDone | None,
+    ) -> None:
+        self._program = program
+        self._driver = driver
+        self._items = items
+        self._on_done = on_done
+        self._states: list[State] = []
+        self._index: dict[Execution, int] = {}
+
+    def executions(self) -> Iterator[Execution]:
+        for item in self._items:
+            execution = self._program.execution(self._driver, item, keep_events=False)
+            self._index[execution] = len(self._states)
+            self._states.append(State(execution.root))
+            yield execution
+
+    def note(self, execution: Execution) -> None:
+        index = self._index.pop(execution)
+        if self._on_done is not None:
+            self._on_done(index, self._states[index])
+
+    def states(self) -> list[State]:
+        return self._states
+
+
+def _check_in_flight(max_in_flight: object) -> None:
+    if isinstance(max_in_flight, bool) or not isinstance(max_in_flight, int) or max_in_flight < 1:
+        raise InvalidRequest(
+            f"max_in_flight={max_in_flight!r} is not valid: expected an integer of at least 1",
+            param="max_in_flight",
+        )
+
+
+def _ended(execution: Execution) -> State:
+    if execution.fatal is not None:
+        raise execution.fatal
+    if execution.error is not None:
+        raise execution.error
+    return State(execution.root)
+
+
+def _last_event(execution: Execution) -> Event:
+    state = State(execution.root)
+    if execution.error is not None:
+        return ProgramFailed(state, execution.error)
+    return ProgramDone(state)
