@@ -11,6 +11,7 @@ from umbel.server.settings import ServerSettings
 
 HELP = "serve the engine over HTTP, with OpenAI's interface"
 KEYS_VARIABLE = "UMBEL_API_KEYS"
+DEFAULT_STATE = "~/.local/state/umbel/server-PORT"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-request-s", type=float, metavar="S", help="deadline of any request")
     group.add_argument("--drain-s", type=float, metavar="S", help="time to finish after SIGTERM")
     group.add_argument("--dump", type=Path, metavar="FILE", help="append each request as JSON")
+    group.add_argument(
+        "--state", type=Path, metavar="FOLDER",
+        help=f"where files and batches are kept (default: {DEFAULT_STATE}; none with --port 0)",
+    )  # fmt: skip
     group.add_argument("--no-access-log", dest="access_log", action="store_false")
     add_engine_arguments(parser)
 
@@ -71,4 +76,15 @@ def make_settings(args: argparse.Namespace) -> ServerSettings:
     keys = [*args.api_key, *filter(None, of_environment.split(","))]
     if not 0 <= args.port <= 65535:
         raise InvalidRequest(f"--port {args.port} is not valid: expected 0 to 65535", param="port")
-    return ServerSettings(model_name=args.served_model_name, api_keys=tuple(keys), **options)
+    return ServerSettings(
+        model_name=args.served_model_name, api_keys=tuple(keys), state=_state(args), **options
+    )
+
+
+def _state(args: argparse.Namespace) -> Path | None:
+    """The given folder, or one that the next server on the same port finds again."""
+    if args.state is not None:
+        return Path(args.state)
+    if args.uds is not None or args.port == 0:
+        return None
+    return Path(DEFAULT_STATE.replace("PORT", str(args.port))).expanduser()

@@ -1,6 +1,5 @@
 """The application: routes, error answers, and the gate around them. Plain ASGI."""
 
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -8,32 +7,35 @@ from functools import partial
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from umbel.runtime.engine import Engine
-from umbel.runtime.errors import EngineError, RequestCancelled, UmbelError
-from umbel.server.errors import error_response, plain_error
+from umbel.server.batches import batch_routes
+from umbel.server.batches_runner import BatchRunner
+from umbel.server.dashboard import dashboard_routes
+from umbel.server.errors import plain_error
 from umbel.server.gate import Gate
+from umbel.server.guard import answer
 from umbel.server.openapi import make_document
-from umbel.server.record import record_of
-from umbel.server.routes import ROUTES, Handler, Route
+from umbel.server.routes import ROUTES, Route
 from umbel.server.service import Service
 from umbel.server.settings import ServerSettings
-
-logger = logging.getLogger(__name__)
+from umbel.server.store import Database
+from umbel.server.trace_export import TRACE_ROUTES
 
 
 class App:
     """An ASGI application over one engine, which its owner closes. `service` is for its owner,
-    too: to drain it, or to look at it.
+    too: to drain it, or to look at it. Its lifespan runs `batches`.
     """
 
-    def __init__(self, asgi: ASGIApp, service: Service) -> None:
+    def __init__(self, asgi: ASGIApp, service: Service, batches: BatchRunner) -> None:
         self._asgi = asgi
         self.service = service
+        self.batches = batches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._asgi(scope, receive, send)
@@ -48,7 +50,14 @@ def make_app(
     """The server's application. `more_routes` are added to the server's own."""
     settings = settings or ServerSettings()
     service = Service(engine, settings)
-    routes = [*ROUTES, *more_routes]
+    batches = BatchRunner(service, Database(settings.state))
+    routes = [
+        *ROUTES,
+        *batch_routes(batches),
+        *TRACE_ROUTES,
+        *dashboard_routes(service),
+        *more_routes,
+    ]
     service.metrics.known_paths = frozenset(route.path for route in routes)
     document = msgspec.json.encode(make_document(routes, has_keys=bool(settings.api_keys)))
 
@@ -59,9 +68,11 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        await batches.start()
         try:
             yield
         finally:
+            await batches.close()
             service.close()
 
     starlette = Starlette(
@@ -70,30 +81,12 @@ def make_app(
         lifespan=lifespan,
     )
     starlette.router.redirect_slashes = False
-    return App(Gate(starlette, settings, service.metrics), service)
+    return App(Gate(starlette, settings, service.metrics), service, batches)
 
 
 def _mounted(route: Route, service: Service) -> StarletteRoute:
-    endpoint = partial(_guarded, service, route.handler)
+    endpoint = partial(answer, service, route.handler)
     return StarletteRoute(route.path, endpoint, methods=[route.method])
-
-
-async def _guarded(service: Service, handler: Handler, request: Request) -> Response:
-    """A handler's answer, or its error as one: nothing a client sends raises out of here."""
-    record = record_of(request.scope)
-    try:
-        return await handler(service, request)
-    except ClientDisconnect:
-        error: UmbelError = RequestCancelled("the client closed the connection")
-    except UmbelError as exc:
-        error = exc
-    except Exception as exc:
-        logger.exception("request %s failed", record.request_id)
-        error = EngineError(
-            f"the server failed ({type(exc).__name__}); its log has request {record.request_id}"
-        )
-    record.error = error.code
-    return error_response(error, retry_after_s=service.settings.retry_after_s)
 
 
 async def _http_error(request: Request, exc: Exception) -> Response:

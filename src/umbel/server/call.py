@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 from umbel.runtime.engine import Engine
 from umbel.runtime.errors import UmbelError
-from umbel.runtime.flight import CallHandle
+from umbel.runtime.flight import CallHandle, ChunkListener
 from umbel.runtime.outputs import Chunk, Completion, FinishReason, TokenLogprob
 from umbel.runtime.params import CONSTRAINT_KINDS, SamplingParams
 from umbel.server.thinking import Thought
+from umbel.server.trace import Trace
 
 _ANSWER_SEED_STEP = 0x9E3779B97F4A7C15  # so that an answer does not repeat its thought's choices
 
@@ -90,10 +91,12 @@ class Call:
         *,
         workers: Executor,
         tenant: str | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self._engine = engine
         self._workers = workers
         self._tenant = tenant
+        self._trace = trace
         self._jobs = jobs
         self._sequences = [
             _Sequence(job, index, job.thought is not None)
@@ -164,7 +167,10 @@ class Call:
         def listen(chunk: Chunk) -> None:
             self._add(first + chunk.index, chunk)
 
-        handle = self._engine.submit(prompt_ids, params, listen, tenant=self._tenant)
+        listener: ChunkListener = listen
+        if self._trace is not None:
+            listener = self._trace.listening(prompt_ids, listen, str(first))
+        handle = self._engine.submit(prompt_ids, params, listener, tenant=self._tenant)
         with self._lock:
             is_stopped = self._is_stopped
             if not is_stopped:

@@ -12,7 +12,7 @@ from umbel.server.metrics import ServerMetrics
 from umbel.server.record import RequestRecord, put_record
 from umbel.server.settings import ServerSettings
 
-OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/openapi.json"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/metrics", "/openapi.json", "/dashboard"})
 _MAX_ID_CHARS = 128
 
 

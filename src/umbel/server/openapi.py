@@ -16,9 +16,10 @@ from umbel.server.routes import Route
 _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REASONS = {
-    400: "The request is not valid", 401: "No valid API key", 404: "No such model",
-    413: "The body is too large", 429: "The queue is full", 500: "A fault of the server",
-    503: "The server is shutting down", 504: "The deadline passed",
+    400: "The request is not valid", 401: "No valid API key", 404: "There is no such thing",
+    409: "Its state does not allow it", 413: "The body is too large",
+    429: "The queue is full", 500: "A fault of the server", 503: "The server is shutting down",
+    504: "The deadline passed",
 }  # fmt: skip
 
 

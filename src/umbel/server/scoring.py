@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from umbel.runtime.engine import Engine
 from umbel.runtime.errors import InvalidRequest, UmbelError
-from umbel.runtime.flight import CallHandle
+from umbel.runtime.flight import CallHandle, ScoreListener
 from umbel.runtime.outputs import Score
 from umbel.server.answers import json_response
 from umbel.server.bodies import BodyDecoder
@@ -19,6 +19,7 @@ from umbel.server.native import encode_input
 from umbel.server.protocol.native import LabelScore, ScoreAnswer, ScoreBody, ScoreUsage
 from umbel.server.record import record_of
 from umbel.server.service import Service
+from umbel.server.trace import Trace
 
 MAX_LABELS = 1024
 _DECODER = BodyDecoder(ScoreBody)
@@ -34,10 +35,12 @@ async def score(service: Service, request: Request) -> Response:
             param="labels",
         )
     call = await service.work(_prepare, service, body, service.tenant(request, body.cache_salt))
-    async with service.running(request, call, timeout_s=body.timeout_s):
-        scores = await call.scores()
-    answer = _answer(service, body, scores)
     record = record_of(request.scope)
+    with service.tracer.tracing(record) as trace:
+        call.trace = trace
+        async with service.running(request, call, timeout_s=body.timeout_s):
+            scores = await call.scores()
+    answer = _answer(service, body, scores)
     record.num_prompt_tokens = answer.usage.prompt_tokens
     record.num_cached_tokens = answer.usage.cached_tokens
     return json_response(answer)
@@ -58,6 +61,7 @@ class ScoreCall:
         self._prompt_ids = prompt_ids
         self._continuations = continuations
         self._tenant = tenant
+        self.trace: Trace | None = None  # set by the handler before it starts
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done = asyncio.Event()
         self._failure: UmbelError | None = None
@@ -104,8 +108,11 @@ class ScoreCall:
                 with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                     self._loop.call_soon_threadsafe(self._done.set)
 
+        listener: ScoreListener = listen
+        if self.trace is not None:
+            listener = self.trace.listening_score(self._prompt_ids, listen, str(index))
         handle = self._engine.submit_score(
-            self._prompt_ids, continuation, listen, tenant=self._tenant
+            self._prompt_ids, continuation, listener, tenant=self._tenant
         )
         self._handles.append(handle)
 

@@ -30,6 +30,7 @@ from umbel.server.record import RequestRecord, record_of
 from umbel.server.settings import ServerSettings
 from umbel.server.thinking import find_think_tags
 from umbel.server.tool_syntax import find_syntax
+from umbel.server.trace import Tracer
 
 Answer = TypeVar("Answer")
 
@@ -59,6 +60,7 @@ class Service:
         self.metrics = ServerMetrics(engine, self.model_name)
         self.think_tags = find_think_tags(engine.tokenizer)
         self.call_syntax = find_syntax(engine.tokenizer.chat_template, engine.tokenizer.special_ids)
+        self.tracer = Tracer()
         self.is_draining = False
         self.workers = ThreadPoolExecutor(settings.num_workers, thread_name_prefix="umbel-server")
         self._dump = None if settings.dump is None else RequestDump(settings.dump)
@@ -109,10 +111,12 @@ class Service:
         `locate` tells an error of a constraint the field of the body that it is about.
         """
         tenant = self.tenant(request, salt)
-        call = Call(self.engine, jobs, workers=self.workers, tenant=tenant)
+        record = record_of(request.scope)
         try:
-            async with self.running(request, call, timeout_s=timeout_s):
-                yield call
+            with self.tracer.tracing(record) as trace:
+                call = Call(self.engine, jobs, workers=self.workers, tenant=tenant, trace=trace)
+                async with self.running(request, call, timeout_s=timeout_s):
+                    yield call
         except InvalidConstraint as error:
             await locate(self, error)
             raise

@@ -19,9 +19,17 @@ class ServerSettings:
     retry_after_s: int = 1  # what clients are told when the queue is full
     num_workers: int = 2  # threads that render templates and tokenize
     dump: Path | None = None  # each request is appended to this file as a line of JSON
+    state: Path | None = None  # folder of files and batches; None: they go with the process
+    max_file_bytes: int = 64 << 20  # of an upload, which is held in memory
+    max_stored_bytes: int = 8 << 30  # of all files and batches
+    max_batch_lines: int = 50_000
+    max_open_batches: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "max_prompts", "retry_after_s", "num_workers"):
+        for name in (
+            "max_body_bytes", "max_prompts", "retry_after_s", "num_workers", "max_file_bytes",
+            "max_stored_bytes", "max_batch_lines", "max_open_batches",
+        ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise self._bad(name, "at least 1")
         if self.drain_s < 0:

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 
 from umbel.runtime.errors import UmbelError
 from umbel.runtime.outputs import Chunk, Completion, Score
+from umbel.server.record import RequestRecord
 
 MAX_STEPS = 1024  # of a track; later ones are joined to the last: 16 KiB a track
 MAX_TEXT_CHARS = 2000  # of a track that runs: the end of what was written
+_MAX_PARENTS = 64  # tracks that are looked at
 MAX_KEPT_CHARS = 400  # of one that ended
 
 
@@ -28,6 +30,7 @@ class Track:
     name: str
     kind: str  # "generate" or "score"
     prompt_ids: Sequence[int]  # emptied when the trace ends
+    parent: int | None = None  # the track whose tokens it goes on from
     submitted_s: float = field(default_factory=time.perf_counter)
     num_prompt: int = 0
     num_cached: int | None = None  # None: not known before the end
@@ -51,6 +54,7 @@ class Track:
             self._add_step(now_s, len(chunk.token_ids))
             self.output_ids += chunk.token_ids
             self.num_output += len(chunk.token_ids)
+        if chunk.text:
             self.text = (self.text + chunk.text)[-MAX_TEXT_CHARS:]
         if chunk.completion is not None:
             self._end(now_s, chunk.completion)
@@ -66,6 +70,15 @@ class Track:
         self.outcome, self.num_output = "scored", len(score.token_ids)
         self.num_cached = score.usage.num_cached_tokens
         self._add_step(self.ended_s, len(score.token_ids))
+
+    def is_beginning_of(self, token_ids: Sequence[int]) -> bool:
+        """Whether `token_ids` go on from the whole of this sequence."""
+        middle, end = self.num_prompt, self.num_prompt + len(self.output_ids)
+        return (
+            self.kind == "generate"
+            and list(token_ids[middle:end]) == self.output_ids  # first: siblings differ here
+            and list(token_ids[:middle]) == list(self.prompt_ids)
+        )
 
     def forget_tokens(self) -> None:
         """After the end of its trace: keep numbers and the end of the text."""
@@ -83,6 +96,7 @@ class Track:
     def _end(self, now_s: float, completion: Completion) -> None:
         self.started_s = self.submitted_s + completion.timing.queue_s
         self.num_cached = completion.usage.num_cached_tokens
+        self.output_ids = list(completion.text_token_ids)  # what a branch goes on from
         self.ended_s, self.outcome = now_s, completion.finish_reason.value
 
 
@@ -90,13 +104,20 @@ class Trace:
     """One request or program. Made by a `Tracer`, or by itself for a program in process."""
 
     def __init__(
-        self, trace_id: str, name: str, *, tenant: str | None = None, max_tracks: int = 4096
+        self,
+        trace_id: str,
+        name: str,
+        *,
+        tenant: str | None = None,
+        started_s: float | None = None,
+        max_tracks: int = 4096,
     ) -> None:
         self.trace_id = trace_id
         self.name = name
         self.tenant = tenant
-        self.time_s = time.time()
-        self.started_s = time.perf_counter()
+        now_s = time.perf_counter()
+        self.started_s = now_s if started_s is None else started_s
+        self.time_s = time.time() - (now_s - self.started_s)
         self.ended_s: float | None = None
         self.tracks: list[Track] = []
         self.num_left_out = 0  # tracks
@@ -141,12 +162,25 @@ class Trace:
                 track.forget_tokens()
 
     def _new(self, name: str, kind: str, prompt_ids: Sequence[int]) -> Track:
-        track = Track(name, kind, prompt_ids, num_prompt=len(prompt_ids))
+        parent = self._parent_of(prompt_ids)
+        track = Track(name, kind, prompt_ids, parent, num_prompt=len(prompt_ids))
         if len(self.tracks) < self._max_tracks:
             self.tracks.append(track)
         else:
             self.num_left_out += 1
         return track
+
+    def _parent_of(self, prompt_ids: Sequence[int]) -> int | None:
+        """The latest track that ended and whose tokens are the longest beginning of a prompt."""
+        best, best_len = None, 0
+        first = max(0, len(self.tracks) - _MAX_PARENTS)
+        for index in range(len(self.tracks) - 1, first - 1, -1):
+            track = self.tracks[index]
+            length = track.num_prompt + len(track.output_ids)
+            could_be = track.ended_s is not None and best_len < length <= len(prompt_ids)
+            if could_be and track.is_beginning_of(prompt_ids):
+                best, best_len = index, length
+        return best
 
 
 class Tracer:
@@ -159,12 +193,18 @@ class Tracer:
         self._traces: OrderedDict[tuple[str | None, str], Trace] = OrderedDict()
 
     @contextmanager
-    def tracing(self, trace_id: str, name: str, *, tenant: str | None = None) -> Iterator[Trace]:
-        """A trace that ends with the block. A later one of the same id takes its place."""
-        trace = Trace(trace_id, name, tenant=tenant, max_tracks=self._max_tracks)
+    def tracing(self, record: RequestRecord) -> Iterator[Trace]:
+        """The trace of a request, which ends with the block. Its id is that of the request; a later
+        one of the same id takes its place.
+        """
+        trace = Trace(
+            record.request_id, record.path, tenant=record.tenant, started_s=record.started_s,
+            max_tracks=self._max_tracks,
+        )  # fmt: skip
+        key = (trace.tenant, trace.trace_id)
         with self._lock:
-            self._traces.pop((tenant, trace_id), None)
-            self._traces[tenant, trace_id] = trace
+            self._traces.pop(key, None)
+            self._traces[key] = trace
         try:
             yield trace
         finally:

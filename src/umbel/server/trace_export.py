@@ -3,9 +3,10 @@
 One line a sequence: its time in the queue, in prefill, and each step that gave it tokens.
 """
 
+import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from umbel.runtime.errors import InvalidRequest
 from umbel.server.answers import json_response
 from umbel.server.record import record_of
+from umbel.server.routes import Route
 from umbel.server.service import Service
 from umbel.server.trace import Trace, Track
 
@@ -114,7 +116,7 @@ def _spans(trace: Trace, track: Track, tid: int, now_s: float) -> Iterator[Trace
     else:
         yield _span("queue", tid, trace, track.submitted_s, track.started_s)
         yield _span("prefill", tid, trace, track.started_s, first_s)
-    for (before_s, _), (at_s, num_tokens) in zip(steps, steps[1:], strict=False):
+    for (before_s, _), (at_s, num_tokens) in itertools.pairwise(steps):
         yield _span("decode", tid, trace, before_s, at_s, tokens=num_tokens)
 
 
@@ -147,3 +149,12 @@ def _card(trace: Trace) -> TraceCard:
         num_sequences=len(tracks),
         num_output_tokens=sum(track.num_output for track in tracks),
     )
+
+
+TRACE_ROUTES: Sequence[Route] = (
+    Route("GET", "/v1/traces", traces, "Where the time of requests went", answer=TraceList),
+    Route(
+        "GET", "/v1/traces/{id}", trace, "The trace of a request, for Perfetto",
+        answer=TraceDocument, errors=(404,),
+    ),
+)  # fmt: skip

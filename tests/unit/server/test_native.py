@@ -192,7 +192,8 @@ def test_the_document_describes_every_route() -> None:
     described = {
         (method.upper(), path) for path, item in document["paths"].items() for method in item
     }
-    assert described == {(r.method, r.path.replace(":path", "")) for r in ROUTES}
+    assert described > {(r.method, r.path.replace(":path", "")) for r in ROUTES}
+    assert {("POST", "/v1/batches"), ("GET", "/v1/traces/{id}"), ("GET", "/dashboard")} < described
     chat = document["paths"][CHAT]["post"]
     assert set(chat["responses"]) == {
         "200", "400", "401", "404", "413", "429", "500", "503", "504",
