@@ -2,8 +2,16 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
+from umbel.frontend_dsl.batch.pipeline import (
+    BatchPipeline,
+    BatchReport,
+    OnProgress,
+    SortKey,
+)
 from umbel.frontend_dsl.client import Client
 from umbel.frontend_dsl.driver import Driver
 from umbel.frontend_dsl.events import Event, ProgramDone, ProgramFailed
@@ -17,6 +25,8 @@ OnDone = Callable[[int, State], None]
 
 class Runnable:
     """Base of programs and graphs: what can make an `Execution` from arguments can be run."""
+
+    name: str
 
     def execution(
         self, driver: Driver, arguments: Mapping[str, Any], *, keep_events: bool
@@ -68,6 +78,47 @@ class Runnable:
         for _ in drive(driver, inbox, session):
             pass
         return batch.states()
+
+    def run_checkpointed(
+        self,
+        engine: Client,
+        items: Iterable[Mapping[str, Any]],
+        checkpoint: str | PathLike[str],
+        *,
+        source: str | None = None,
+        max_in_flight: int = 64,
+        window: int = 2048,
+        retries: int = 2,
+        redo_errors: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> BatchReport:
+        """Run once per item, however many there are, and keep only what is under way in memory.
+
+        Each item that ended is a line of the file `checkpoint` (`batch.journal.Record`); a run that
+        was ended by anything goes on where it was, with each item exactly once. `source` names the
+        input, so that a checkpoint is not used for another. Items that fail with an error that may
+        pass are run `retries` more times; what fails in the end is its record.
+        """
+        _check_in_flight(max_in_flight)
+        pipeline = BatchPipeline(
+            self.identity,
+            lambda driver, item: self.execution(driver, item, keep_events=False),
+            self.sort_key(),
+            max_in_flight=max_in_flight,
+            window=max(window, 1),
+            retries=retries,
+            on_progress=on_progress,
+        )
+        return pipeline.run(engine, items, Path(checkpoint), source=source, redo_errors=redo_errors)
+
+    @property
+    def identity(self) -> str:
+        """Name and content: the same as long as a run means the same."""
+        raise NotImplementedError
+
+    def sort_key(self) -> SortKey:
+        """Sorts items so that those with a common prefix are neighbours."""
+        raise NotImplementedError
 
     async def arun(self, engine: Client, /, **arguments: Any) -> State:
         """`run` for a coroutine; cancelling the task cancels the run."""

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from typing import Any
 
+from umbel.frontend_dsl.batch.pipeline import SortKey, prefix_key
 from umbel.frontend_dsl.client import Client
 from umbel.frontend_dsl.driver import Driver
 from umbel.frontend_dsl.errors import ProgramError, Site
@@ -10,6 +11,7 @@ from umbel.frontend_dsl.events import Event
 from umbel.frontend_dsl.execution import Execution
 from umbel.frontend_dsl.faces import Runnable
 from umbel.frontend_dsl.graph.nodes import Graph
+from umbel.frontend_dsl.graph.serial import content_hash
 from umbel.frontend_dsl.graph.verify import require_sound
 from umbel.frontend_dsl.lowering import GraphRun
 from umbel.frontend_dsl.tools import Tool
@@ -54,6 +56,15 @@ class GraphProgram(Runnable):
         return Execution(
             self.name, file, body, driver, defaults=graph.defaults, keep_events=keep_events
         )
+
+    @property
+    def identity(self) -> str:
+        """Name and content hash."""
+        return f"{self.name}-{content_hash(self.graph)}"
+
+    def sort_key(self) -> SortKey:
+        """By the arguments in the order in which the text has them."""
+        return prefix_key(self.graph.order_by or [(name,) for name in self.graph.parameters])
 
     def _ended(self, run: GraphRun) -> ProgramError:
         left = run.left

@@ -1,9 +1,12 @@
 """`@umbel.program`: a Python function that appends to a state, and the faces to run it."""
 
+import hashlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, Unpack, overload
 
+from umbel.frontend_dsl.batch.pipeline import SortKey, prefix_key
 from umbel.frontend_dsl.calls import SamplingOptions, check_options
 from umbel.frontend_dsl.compiling import Compiled, Compiler
 from umbel.frontend_dsl.driver import Driver
@@ -43,7 +46,7 @@ class Program(Runnable):
                 "and run it by arun or astream"
             )
         self.function = function
-        self.name: str = getattr(function, "__name__", type(function).__name__)
+        self.name = getattr(function, "__name__", type(function).__name__)
         self.defaults = dict(defaults)
         self.is_eager = is_eager
         self.passes = tuple(passes)
@@ -131,6 +134,29 @@ class Program(Runnable):
         if self.is_eager:
             return f"{self.name} runs eagerly: eager() was asked for"
         return self._compiler.explain()
+
+    @property
+    def identity(self) -> str:
+        """Name, and a digest of the function's source and the defaults."""
+        try:
+            source = inspect.getsource(self.function)
+        except (OSError, TypeError):  # no source: the name has to do
+            source = ""
+        content = f"{source}{sorted(self.defaults.items())}".encode()
+        return f"{self.name}-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
+
+    def sort_key(self) -> SortKey:
+        """By the arguments in the order in which the text has them, as far as that is known."""
+        paths: tuple[tuple[str | int, ...], ...] = tuple(
+            (name,) for name in list(self._signature.parameters)[1:]
+        )
+        if not self.is_eager:
+            with suppress(InvalidRequest):  # a parameter that is no string: no graph without items
+                compiled = self.compile()
+                if compiled.graph is not None and compiled.graph.order_by:
+                    known = compiled.graph.order_by
+                    paths = (*known, *(path for path in paths if path not in known))
+        return prefix_key(paths)
 
     def execution(
         self, driver: Driver, arguments: Mapping[str, Any], *, keep_events: bool

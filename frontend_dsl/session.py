@@ -64,11 +64,13 @@ def run_many(
                 if execution.fatal is not None:
                     raise execution.fatal
                 on_done(execution)
+            if ended:
+                is_exhausted = False  # an item that ended may have to be run again
+                continue
             if not live and is_exhausted:
                 return
-            if not ended:
-                driver.require_progress()
-                yield None
+            driver.require_progress()
+            yield None
     except GeneratorExit:
         raise
     except BaseException as error:

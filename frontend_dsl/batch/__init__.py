@@ -1,0 +1,1 @@
+"""Programs over many items: streamed in, journaled, resumed after anything, written in order."""
