@@ -5,6 +5,7 @@ Automata are compared by identity; results are kept in bounded caches, since sch
 same few patterns.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -21,6 +22,8 @@ from umbel.grammar.regex.syntax import ANY_CHAR
 _KEPT = 512
 _MAX_MINIMIZED = 4096  # states; larger automata come from counts, which minimizing would not shrink
 _MAX_ROUNDS = 64
+_MIN_COUNTED = 33  # shorter repetitions are unrolled: their automata are small
+_UNLIMITED = 2**40
 
 ANY_TEXT = determinize(syntax.repeat(ANY_CHAR, 0, None), Limits())
 
@@ -43,6 +46,25 @@ def from_pattern(pattern: str, limits: Limits) -> CharDfa:
     return minimized(
         determinize(containing(parse_regex(pattern, dialect=Dialect.ECMA, limits=limits)), limits)
     )
+
+
+@lru_cache(_KEPT)
+def counted_pattern(pattern: str, limits: Limits) -> tuple[CharDfa, int, int | None] | None:
+    """A pattern of the form ^x{low,high}$ for a class x and high counts: (the language of x*, low, high)."""
+    tree = parse_regex(pattern, dialect=Dialect.ECMA, limits=replace(limits, max_nodes=_UNLIMITED))
+    body = tree.node if isinstance(tree, syntax.Scope) else tree
+    if not (isinstance(body, syntax.Cat) and len(body.parts) == 3):
+        return None
+    start, item, end = body.parts
+    if not (isinstance(start, syntax.Anchor) and isinstance(end, syntax.Anchor)):
+        return None
+    is_whole = start.kind is syntax.AnchorKind.START and end.kind is syntax.AnchorKind.END
+    if not (is_whole and isinstance(item, syntax.Repeat) and isinstance(item.node, syntax.Chars)):
+        return None
+    if max(item.low, item.high or 0) < _MIN_COUNTED:
+        return None
+    loop = determinize(syntax.repeat(item.node, 0, None), limits)
+    return loop, item.low, item.high
 
 
 def containing(found: syntax.Node) -> syntax.Node:

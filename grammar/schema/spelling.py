@@ -9,6 +9,7 @@ short escape, else \\u00xx. So the same text is always the same bytes.
 """
 
 from functools import lru_cache
+from json.encoder import encode_basestring
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from umbel.grammar.pushdown.leaves import (
     dfa_leaf,
     override_leaf,
 )
-from umbel.grammar.regex import languages
+from umbel.grammar.regex import chardfa, languages
 from umbel.grammar.regex.chardfa import CharDfa
 from umbel.grammar.regex.parser import parse_regex
 from umbel.grammar.regex.utf8 import to_bytes
@@ -113,55 +114,25 @@ def language_leaf(language: CharDfa) -> DfaLeaf:
 
 @lru_cache(256)
 def _counted_language(language: CharDfa, low: int, high: int | None) -> CountedLeaf:
-    """Character boundaries are told from places inside a character by the order in which states
-    are made.
-    """
-    raw = to_bytes(language, _LIMITS)
-    dfa = spelled(raw)
-    boundaries = _boundaries(dfa)
-    return CountedLeaf(dfa_leaf(dfa), _first_bytes(dfa, boundaries), low, high)
+    dfa = spelled(to_bytes(language, _LIMITS))
+    return CountedLeaf(dfa_leaf(dfa), _first_bytes(dfa, _boundaries(dfa, language)), low, high)
 
 
-def _boundaries(dfa: ByteDfa) -> tuple[int, ...]:
-    """The states between two characters, walked from the opening quote by whole characters."""
-    start = dfa.run(b'"')
-    found, pending = {start}, [start]
+def _boundaries(dfa: ByteDfa, language: CharDfa) -> tuple[int, ...]:
+    """The states between two characters: where the automaton of characters is when one is read."""
+    samples = [
+        encode_basestring(chr(members[0][0])).encode()[1:-1]
+        for members in language.partition.members()
+    ]
+    place_of = {0: dfa.run(b'"')}
+    pending = [0]
     while pending:
         state = pending.pop()
-        for target in _after_character(dfa, state):
-            if target not in found:
-                found.add(target)
+        for class_id, target in enumerate(language.table[state].tolist()):
+            if target != chardfa.DEAD and target not in place_of:
+                place_of[target] = dfa.run(samples[class_id], place_of[state])
                 pending.append(target)
-    return tuple(found)
-
-
-def _after_character(dfa: ByteDfa, state: int) -> set[int]:
-    """Where one more character leads. By the form of the first byte: how many continuation bytes
-    follow.
-    """
-    targets: set[int] = set()
-    for first in range(0x20, 0xF5):
-        if first in (_QUOTE, _BACKSLASH):
-            continue
-        level = {int(dfa.table[state, dfa.byte_class[first]])} - {dfa.dead}
-        following = 0 if first < 0x80 else 1 if first < 0xE0 else 2 if first < 0xF0 else 3
-        for _ in range(following):
-            level = {
-                int(target)
-                for at in level
-                for target in set(dfa.table[at, dfa.byte_class[0x80:0xC0]].tolist())
-            } - {dfa.dead}
-        targets |= level
-    for code in _ESCAPED:
-        target = dfa.run(_escape(code), state)
-        if target != dfa.dead:
-            targets.add(target)
-    return targets
-
-
-def _escape(code: int) -> bytes:
-    short = _SHORT.get(code)
-    return f"\\{short}".encode() if short else f"\\u00{code:02x}".encode()
+    return tuple(place_of.values())
 
 
 def spelled(dfa: ByteDfa) -> ByteDfa:

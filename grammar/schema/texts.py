@@ -19,14 +19,25 @@ def string_assertions(reader: SchemaReader, place: Place) -> StringSet:
         frozenset(), [Texts(None, count_of(place, "minLength") or 0, count_of(place, "maxLength"))]
     )
     if "pattern" in place.schema:
-        where = place.where("pattern")
-        language = pattern_language(reader, place.schema["pattern"], where)
-        found = found.intersect(StringSet(atoms=(Texts(language),)), reader.limits)
+        texts = _pattern_texts(reader, place.schema["pattern"], place.where("pattern"))
+        found = found.intersect(StringSet(atoms=(texts,)), reader.limits)
     if "format" in place.schema and reader.assert_formats:
         texts = _format(reader, place)
         if texts is not None:
             found = found.intersect(StringSet(atoms=(texts,)), reader.limits)
     return found
+
+
+def _pattern_texts(reader: SchemaReader, pattern: object, where: str) -> Texts:
+    """A long repetition of one class stays counted: unrolled it would need a state for each character."""
+    if isinstance(pattern, str) and pattern.endswith("}$"):
+        try:
+            counted = languages.counted_pattern(pattern, reader.limits)
+        except GrammarError:
+            counted = None  # reported below
+        if counted is not None:
+            return Texts(*counted)
+    return Texts(pattern_language(reader, pattern, where))
 
 
 def pattern_language(reader: SchemaReader, pattern: object, where: str) -> CharDfa:

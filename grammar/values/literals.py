@@ -35,13 +35,17 @@ def canonical(value: Json) -> str:
     true.
     """
     if isinstance(value, dict):
-        inner = sorted((name, canonical(item)) for name, item in value.items())
-        return f"object {inner}"
+        inner = sorted(
+            f"{encode_basestring(name)}:{canonical(item)}" for name, item in value.items()
+        )
+        return "{" + ",".join(inner) + "}"
     if isinstance(value, list):
-        return f"array {[canonical(item) for item in value]}"
+        return "[" + ",".join(map(canonical, value)) + "]"
+    if isinstance(value, str):
+        return encode_basestring(value)
     if is_number(value):
-        return f"number {exact(value)}"
-    return f"{type(value).__name__} {value!r}"
+        return str(exact(value))
+    return str(value)
 
 
 def spell_text(text: str) -> bytes:
