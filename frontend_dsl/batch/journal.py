@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from umbel.frontend_dsl.batch.costs import CostReport, CostTuple
 from umbel.runtime.errors import InvalidRequest
 
 _NONE = -1  # no line yet
@@ -31,7 +32,7 @@ class Record(msgspec.Struct, omit_defaults=True):
     variables: dict[str, str] = {}
     error: str | None = None
     attempts: int = 1
-    cost: dict[str, tuple[int, int, int, int, int, float]] = {}
+    cost: dict[str, CostTuple] = {}
 
 
 class Journal:
@@ -43,6 +44,7 @@ class Journal:
         self._path = path
         self._offsets = array("q")  # per item where its line starts
         self._failed: set[int] = set()
+        self.costs = CostReport()  # of all attempts that are in the journal
         self.num_done = 0
         self._decoder = msgspec.json.Decoder(Record)
         size = self._read(header, redo_errors) if path.exists() else 0
@@ -77,6 +79,7 @@ class Journal:
             record = Record(record.index, error=f"the result is no JSON: {error}")
             line = msgspec.json.encode(record)
         self._note(record, self._end)
+        self.costs.add(record.cost)
         self._write(line + b"\n")
 
     def records(self) -> "list[Record]":
@@ -113,6 +116,7 @@ class Journal:
                 if not line.endswith(b"\n"):
                     break
                 record = self._decoder.decode(line)
+                self.costs.add(record.cost)
                 if record.error is None or not redo_errors:
                     self._note(record, end)
                 end += len(line)

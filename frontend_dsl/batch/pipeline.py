@@ -29,7 +29,7 @@ _KEY_LEN = 4096  # characters of each argument that are compared
 
 @dataclass(slots=True)
 class BatchReport:
-    """How a batch stands: `num_done` counts items of earlier runs, too."""
+    """How a batch stands; items and costs of earlier runs that it goes on from count, too."""
 
     num_done: int = 0
     num_failed: int = 0
@@ -86,6 +86,7 @@ class BatchPipeline:
         with Journal(path, header, redo_errors=redo_errors) as journal:
             self._journal = journal
             self._report.num_resumed = journal.num_done
+            self._report.costs = journal.costs
             self._note_progress()
             self._stream = enumerate(items)
             inbox = Inbox()
@@ -133,7 +134,6 @@ class BatchPipeline:
             cost=costs_of(state),
         )
         self._journal.add(record)
-        self._report.costs.add(record.cost)
         self._note_progress()
 
     def _note_progress(self) -> None:

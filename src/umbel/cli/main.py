@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from umbel import __version__
-from umbel.cli import generate, models, plan, replay, run, serve
+from umbel.cli import batch, compile, generate, models, plan, replay, run, serve, show
 from umbel.runtime.errors import UmbelError
 
 
@@ -27,6 +27,9 @@ class Command(Protocol):
 
 COMMANDS: dict[str, Command] = {
     "run": run,
+    "batch": batch,
+    "compile": compile,
+    "show": show,
     "generate": generate,
     "serve": serve,
     "replay": replay,

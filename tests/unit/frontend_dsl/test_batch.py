@@ -67,7 +67,8 @@ def test_ten_thousand_items_killed_three_times_are_complete_and_exact(tmp_path: 
 
 
 def _worker(source: Path, checkpoint: Path) -> "subprocess.Popen[str]":
-    code = f"import sys; sys.path.insert(0, {str(TESTS)!r})\n" + (
+    code = (
+        f"import sys; sys.path.insert(0, {str(TESTS)!r}); "
         "from unit.frontend_dsl.batch_worker import main; main()"
     )
     args = [sys.executable, "-c", code, str(source), str(checkpoint), str(NUM_ITEMS)]
@@ -174,7 +175,8 @@ def test_costs_are_counted_per_call_site(tmp_path: Path) -> None:
         report = echo.run_checkpointed(client, [{"word": "ab"}] * 3, tmp_path / "run")
 
     ((site, cost),) = report.costs.by_site.items()
-    assert site.startswith("gen at ") and site.split(":")[-1].isdigit()
+    assert site.startswith("gen at ")
+    assert site.split(":")[-1].isdigit()
     assert cost.num_calls == 3
     assert cost.num_computed_tokens == 3 * len("<ab")  # with the start token
     value = FakeModel().generate([0x110000, *map(ord, "ab")], SamplingParams(max_tokens=3))

@@ -1,0 +1,208 @@
+"""A graph as text, as Mermaid, and as SVG. All three draw the same boxes."""
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from umbel.frontend_dsl.graph.nodes import (
+    AnyNode,
+    Arg,
+    Block,
+    CallTool,
+    Choose,
+    CloseRole,
+    Data,
+    Decide,
+    Decoded,
+    Fork,
+    Generate,
+    Graph,
+    Join,
+    Literal,
+    Loop,
+    Mapping,
+    OpenRole,
+    Part,
+    Ref,
+    Return,
+    Say,
+    Sequence,
+    Template,
+    ToolValue,
+    Words,
+)
+
+_WIDTH = 60  # characters of a text that are shown
+_ROW_PX, _INDENT_PX, _CHAR_PX, _PAD_PX = 26, 22, 7.3, 12
+_FILLS = {
+    "gen": "#dbeafe", "select": "#dbeafe", "decide": "#fef3c7", "loop": "#fef3c7",
+    "call": "#dcfce7", "leave": "#fee2e2", "return": "#ede9fe",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the drawing. `label`: the way of a decision that leads here."""
+
+    depth: int
+    kind: str
+    text: str
+    line: int
+    label: str | None = None
+
+
+def as_text(graph: Graph) -> str:
+    """Indented lines, each with its line of source at the end."""
+    lines = [f"{graph.name}({', '.join(graph.parameters)})"]
+    for row in rows(graph):
+        where = f"  :{row.line}" if row.line else ""
+        label = f"{row.label}: " if row.label is not None else ""
+        lines.append(f"{'  ' * (row.depth + 1)}{label}{row.text}{where}")
+    return "\n".join(lines)
+
+
+def as_mermaid(graph: Graph) -> str:
+    """A flowchart in Mermaid's language."""
+    lines = ["flowchart TD", f'  n0(["{_quoted(graph.name)}"])']
+    last: dict[int, int] = {0: 0}  # per depth the box before
+    for number, row in enumerate(rows(graph), 1):
+        shape = ('{"', '"}') if row.kind in ("decide", "loop") else ('["', '"]')
+        lines.append(f"  n{number}{shape[0]}{_quoted(row.text)}{shape[1]}")
+        came_from = last.get(row.depth, last.get(row.depth - 1, 0))
+        arrow = f'-- "{_quoted(row.label)}" -->' if row.label is not None else "-->"
+        lines.append(f"  n{came_from} {arrow} n{number}")
+        last = {depth: box for depth, box in last.items() if depth < row.depth}
+        last[row.depth] = number
+        if row.kind in ("decide", "loop"):
+            last[row.depth + 1] = number
+    return "\n".join(lines)
+
+
+def as_svg(graph: Graph) -> str:
+    """One box per node from top to bottom, inner blocks indented; a file of its own."""
+    drawn = [Row(0, "program", f"{graph.name}({', '.join(graph.parameters)})", 0), *rows(graph)]
+    boxes = [_box(index, row) for index, row in enumerate(drawn)]
+    width = max(_left(row) + _box_width(row) for row in drawn) + 2 * _PAD_PX + 60
+    height = len(drawn) * _ROW_PX + 2 * _PAD_PX
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" '
+        f'width="{width:.0f}" height="{height}" font-family="monospace" font-size="12">'
+        f'<rect width="100%" height="100%" fill="white"/>'
+    )
+    return "\n".join([head, *boxes, "</svg>"])
+
+
+def rows(graph: Graph) -> list[Row]:
+    """The nodes in program order, with how deep they stand."""
+    return list(_rows(graph.body, 0, None))
+
+
+def _rows(block: Block, depth: int, label: str | None) -> Iterator[Row]:
+    if not block and label is not None:
+        yield Row(depth, "nothing", "(goes on)", 0, label)
+    for node in block:
+        yield Row(depth, _kind(node), describe(node), node.line, label)
+        label = None
+        if isinstance(node, Decide):
+            for arm in node.arms:
+                yield from _rows(arm.body, depth + 1, " | ".join(arm.outcomes))
+            if node.otherwise is not None:
+                yield from _rows(node.otherwise, depth + 1, "otherwise")
+        elif isinstance(node, Loop):
+            yield from _rows(node.body, depth + 1, None)
+
+
+def describe(node: AnyNode) -> str:
+    """One line that says what `node` does."""
+    if isinstance(node, Say):
+        return f"{node.branch} += {_template(node.parts)}"
+    if isinstance(node, Generate):
+        shown = "".join(f", {name}={_short(repr(value))}" for name, value in node.options.items())
+        return f"{node.branch} += gen({node.name!r}{shown})"
+    if isinstance(node, Choose):
+        choices = _short(", ".join(_template(choice) for choice in node.choices))
+        return f"{node.branch} += select({node.name!r}, [{choices}])"
+    if isinstance(node, Fork):
+        return f"{node.branch} forks into {len(node.children)}"
+    if isinstance(node, Join):
+        return f"wait for {len(node.branches)} branches"
+    if isinstance(node, OpenRole | CloseRole):
+        return f"{node.branch}: {'open' if isinstance(node, OpenRole) else 'close'} {node.role}"
+    if isinstance(node, Decide):
+        return f"{_part(node.subject)} is"
+    if isinstance(node, Loop):
+        until = " | ".join(node.until)
+        return f"repeat until {_part(node.subject)} is {until}, at most {node.max_turns} times"
+    if isinstance(node, CallTool):
+        given = ", ".join(f"{name}={_data(value)}" for name, value in node.arguments)
+        return f"{node.id} = {node.tool}({_short(given)})"
+    return f"return {_data(node.value)}" if isinstance(node, Return) else f"Python: {node.reason}"
+
+
+def _kind(node: AnyNode) -> str:
+    return str(node.__struct_config__.tag)
+
+
+def _template(parts: Template) -> str:
+    return _short(" + ".join(_part(part) for part in parts)) or "''"
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, str):
+        return repr(part)
+    ops = "".join(f".{op.name}({', '.join(map(repr, op.args))})" for op in part.ops)
+    if isinstance(part, Arg):
+        return str(part.path[0]) + "".join(f"[{key!r}]" for key in part.path[1:]) + ops
+    return f"{part.branch}[{part.name!r}]{ops}" if isinstance(part, Ref) else ""
+
+
+def _data(data: Data) -> str:
+    if isinstance(data, Literal):
+        return repr(data.value)
+    if isinstance(data, Words):
+        return _template(data.parts)
+    if isinstance(data, Decoded):
+        return f"{data.branch}.json({data.name!r})"
+    if isinstance(data, ToolValue):
+        return data.id
+    if isinstance(data, Sequence):
+        return _short("[" + ", ".join(_data(item) for item in data.items) + "]")
+    assert isinstance(data, Mapping)
+    return _short("{" + ", ".join(f"{key!r}: {_data(item)}" for key, item in data.items) + "}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _quoted(text: str) -> str:
+    return html.escape(text, quote=True).replace("\\", "&#92;").replace("\n", " ")
+
+
+def _left(row: Row) -> float:
+    return row.depth * _INDENT_PX + (len(row.label) * _CHAR_PX + 8 if row.label else 0)
+
+
+def _box_width(row: Row) -> float:
+    return len(row.text) * _CHAR_PX + 12
+
+
+def _box(index: int, row: Row) -> str:
+    top = _PAD_PX + index * _ROW_PX
+    left = _PAD_PX + _left(row)
+    width = _box_width(row)
+    parts = []
+    if row.label:
+        at = _PAD_PX + row.depth * _INDENT_PX
+        parts.append(
+            f'<text x="{at}" y="{top + 15}" fill="#92400e">{html.escape(row.label)}</text>'
+        )
+    parts.append(
+        f'<rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="20" rx="4" '
+        f'fill="{_FILLS.get(row.kind, "#f3f4f6")}" stroke="#9ca3af"/>'
+        f'<text x="{left + 6:.1f}" y="{top + 14}">{html.escape(row.text)}</text>'
+    )
+    if row.line:
+        at_line = left + width + 6
+        parts.append(f'<text x="{at_line:.1f}" y="{top + 14}" fill="#6b7280">:{row.line}</text>')
+    return "".join(parts)

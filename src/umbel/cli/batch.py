@@ -1,0 +1,106 @@
+"""`umbel batch FILE:PROGRAM in.jsonl -o out.jsonl`: a program over many items, resumable."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from umbel.cli.engine_options import add_engine_arguments, start_engine
+from umbel.cli.targets import load_target
+from umbel.frontend_dsl.batch.costs import Cost, CostReport
+from umbel.frontend_dsl.batch.journal import Header, Journal
+from umbel.frontend_dsl.batch.pipeline import BatchReport
+from umbel.frontend_dsl.batch.sources import count_items, fingerprint, read_items
+from umbel.runtime.errors import InvalidRequest
+
+HELP = "run a program over a file of items; goes on where it was when it is started again"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="FILE:PROGRAM", help="or a graph, FILE.json")
+    parser.add_argument("input", metavar="INPUT", help="items: .jsonl, .csv or .parquet")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="results, one a line")
+    parser.add_argument(
+        "--checkpoint", metavar="FILE", help="default: the output with .journal at the end"
+    )
+    parser.add_argument("--max-in-flight", type=int, default=64, metavar="N")
+    parser.add_argument("--window", type=int, default=2048, metavar="ITEMS",
+                        help="items that are sorted together by their prefix")  # fmt: skip
+    parser.add_argument("--retries", type=int, default=2, metavar="N",
+                        help="after errors that may pass, such as a full queue")  # fmt: skip
+    parser.add_argument(
+        "--redo-errors", action="store_true", help="run items again that failed before"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress bar, no table")
+    add_engine_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    program = load_target(args.target)
+    source, output = Path(args.input), Path(args.output)
+    items = read_items(source)
+    checkpoint = Path(args.checkpoint or f"{args.output}.journal")
+    if not output.parent.is_dir():
+        raise InvalidRequest(f"{output.parent} is no folder, so {output} cannot be written")
+    mark = fingerprint(source)
+    console = Console(stderr=True, quiet=args.quiet)
+    with _progress(console) as progress, start_engine(args) as engine:
+        bar = progress.add_task("items", total=count_items(source), reuse="")
+
+        def note(report: BatchReport) -> None:
+            total = report.costs.total
+            reuse = f"reused {total.reused_share:.0%}, output {total.num_output_tokens} tokens"
+            if report.num_failed:
+                reuse += f", {report.num_failed} failed"
+            progress.update(bar, completed=report.num_done, reuse=reuse)
+
+        report = program.run_checkpointed(
+            engine, items, checkpoint, source=mark, max_in_flight=args.max_in_flight,
+            window=args.window, retries=args.retries, redo_errors=args.redo_errors,
+            on_progress=note,
+        )  # fmt: skip
+    with Journal(checkpoint, Header(program.identity, mark)) as journal:
+        journal.write_output(output)
+    console.print(cost_table(report.costs))
+    if report.num_failed:
+        print(f"{report.num_failed} of {report.num_done} items failed", file=sys.stderr)
+    return 1 if report.num_failed else 0
+
+
+def cost_table(costs: CostReport) -> Table:
+    """Per call site what the batch cost, earlier runs of it included."""
+    table = Table("call", "calls", "computed", "reused", "forced", "output", "seconds", box=None)
+    for site, cost in sorted(costs.by_site.items()):
+        table.add_row(site, *_numbers(cost))
+    table.add_row("in all", *_numbers(costs.total), style="bold")
+    return table
+
+
+def _numbers(cost: Cost) -> list[str]:
+    return [
+        f"{cost.num_calls:,}", f"{cost.num_computed_tokens:,}", f"{cost.num_reused_tokens:,}",
+        f"{cost.num_forced_tokens:,}", f"{cost.num_output_tokens:,}", f"{cost.call_s:,.1f}",
+    ]  # fmt: skip
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[reuse]}"),
+        console=console,
+        disable=console.quiet,
+    )
