@@ -50,7 +50,9 @@ def from_pattern(pattern: str, limits: Limits) -> CharDfa:
 
 @lru_cache(_KEPT)
 def counted_pattern(pattern: str, limits: Limits) -> tuple[CharDfa, int, int | None] | None:
-    """A pattern of the form ^x{low,high}$ for a class x and high counts: (the language of x*, low, high)."""
+    """A pattern of the form ^x{low,high}$ for a class x and high counts: (the language of x*, low,
+    high).
+    """
     tree = parse_regex(pattern, dialect=Dialect.ECMA, limits=replace(limits, max_nodes=_UNLIMITED))
     body = tree.node if isinstance(tree, syntax.Scope) else tree
     if not (isinstance(body, syntax.Cat) and len(body.parts) == 3):

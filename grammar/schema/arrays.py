@@ -2,38 +2,21 @@
 items their values.
 """
 
-import json
 from collections.abc import Iterator
-from dataclasses import replace
-from decimal import Decimal
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from umbel.grammar.errors import UnsupportedGrammar
-from umbel.grammar.pushdown.leaves import NO_TAG, Leaf, literal_leaf, override_leaf
-from umbel.grammar.pushdown.recorded import RecordedHead
-from umbel.grammar.pushdown.rules import (
-    Expansion,
-    Head,
-    Measure,
-    RuleState,
-    Sequence,
-    sequence_cost,
-)
-from umbel.grammar.schema.digits import NumberStyle, number_leaf
-from umbel.grammar.schema.spelling import plain_leaf
+from umbel.grammar.pushdown.leaves import Leaf
+from umbel.grammar.pushdown.rules import Expansion, Head, Measure, RuleState, Sequence
+from umbel.grammar.schema.distinct import Distinct, DistinctState, Frozen
 from umbel.grammar.values.arrays import ArrayWays, Counts
-from umbel.grammar.values.literals import spell_number, spell_text
-from umbel.grammar.values.numbers import NumberSet
-from umbel.grammar.values.shapes import ArrayAtom, Shape
+from umbel.grammar.values.shapes import ArrayAtom
 from umbel.grammar.values.terms import Term
 
 if TYPE_CHECKING:
     from umbel.grammar.schema.lowering import Lowering
 
-Used = frozenset[bytes]  # the finished items of a unique array, each by all its spellings
-_NONE_USED: Used = frozenset()
-_MAX_LISTED = 1_000  # numbers between bounds that are listed one by one
+Used = frozenset[Frozen]  # the finished items of a unique array
 
 
 class ArrayPlan:
@@ -52,9 +35,11 @@ class ArrayPlan:
                 "uniqueItems under `not` (two items must be equal) is not supported",
                 keyword="uniqueItems",
             )
-        self.unique = bool(atom.unique)
-        if self.unique:
-            _check_unique(self)
+        if atom.unique and atom.counted:
+            raise UnsupportedGrammar(
+                "uniqueItems together with contains is not supported", keyword="uniqueItems"
+            )
+        self.distinct = Distinct(self) if atom.unique else None
 
     def children(self) -> Iterator[Term]:
         """Every term that an item can have."""
@@ -78,14 +63,22 @@ class ArrayPlan:
     def _has(self, term: Term) -> bool:
         return self.lowering.reader.emptiness.has_member(term)
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether only the kinds and the number of items matter."""
+        return self._is_plain and self.distinct is None
+
     def head(self) -> Head:
-        start = ArrayState(self, 0, self.ways.start, _NONE_USED, is_open=True)
+        start = ArrayState(self, 0, self.ways.start, frozenset(), is_open=True)
         return Head(self.lowering.spacing.array_start, lambda tag: (start,))
 
     def after(self, length: int, counts: Counts, used: Used) -> "ArrayState":
         if self.atom.high is None:
             length = min(length, self._horizon)
         return ArrayState(self, length, counts, used, is_open=False)
+
+    def after_distinct(self, length: int, used: Used) -> "ArrayState":
+        return self.after(length, self.ways.start, used)
 
     def may_end(self, length: int, counts: Counts) -> bool:
         return self.ways.may_end(length, counts)
@@ -135,7 +128,11 @@ class ArrayState(RuleState):
         if plan.may_end(self._length, self._counts):
             return measure.leaf(self._end())
         comma = 0 if self._is_open else measure.leaf(plan.lowering.spacing.comma)
-        if plan.atom.counted or plan.unique or self._length < len(plan.atom.items.prefix):
+        if (
+            plan.atom.counted
+            or plan.distinct is not None
+            or self._length < len(plan.atom.items.prefix)
+        ):
             return comma + measure.state(ItemState(plan, self._length, self._counts, self._used))
         each = measure.state(plan.lowering.state(plan.atom.items.rest))
         more = (low - self._length - 1) * (measure.leaf(plan.lowering.spacing.comma) + each)
@@ -154,18 +151,17 @@ class ItemState(RuleState):
     def is_possible(self) -> bool:
         plan = self._plan
         options = plan.next_items(self._length, self._counts)
-        if not options or not plan.unique:
+        if not options or plan.distinct is None:
             return bool(options)
-        term = options[0][0]
-        enough = len(self._used) + 1
-        return plan.lowering.reader.emptiness.num_values(term, enough) > _num_used(self._used)
+        return plan.distinct.has_unused(options[0][0], self._used)
 
     def expand(self) -> Expansion:
         plan = self._plan
         options = plan.next_items(self._length, self._counts)
-        if plan.unique:
-            heads = tuple(self._unique_heads(options[0][0]))
-            return Expansion(heads)  # type: ignore[arg-type]  # recorded ones among them
+        if plan.distinct is not None:
+            place = (self._length, self._used)
+            state = DistinctState(plan.distinct, place, "value", (), frozenset(), options[0][0])
+            return Expansion(calls=((state,),))
         return Expansion(
             calls=tuple(
                 (plan.lowering.state(term), plan.after(self._length + 1, counts, self._used))
@@ -176,11 +172,8 @@ class ItemState(RuleState):
     def cost(self, measure: Measure) -> int:
         """The option that meets most conditions is the way to the end."""
         plan = self._plan
-        if plan.unique:
-            return min(
-                measure.leaf(head.leaf) + sequence_cost(_unknown(head), measure)
-                for head in self.expand().heads
-            )
+        if plan.distinct is not None:
+            return super().cost(measure)
         options = plan.next_items(self._length, self._counts)
         low = plan.atom.counted
         options.sort(
@@ -193,119 +186,6 @@ class ItemState(RuleState):
             )
         assert best is not None, "an array that cannot go on has no item state"
         return best
-
-    def _unique_heads(self, term: Term) -> Iterator[Head | RecordedHead]:
-        lowering, used = self._plan.lowering, self._used
-        shape = _listed(lowering.algebra.shape(term))
-        free = [text for text in lowering.literals(shape) if text not in used]
-        if free:
-            by_value: dict[Sequence, int] = {}
-            pairs = []
-            for text in free:
-                then = self._then(text)
-                pairs.append((text, by_value.setdefault(then, len(by_value))))
-            sequences = list(by_value)
-            yield Head(literal_leaf(pairs), lambda tag: sequences[tag], closing=(0,))
-        banned = [(text, NO_TAG) for text in used]
-        style = NumberStyle(lowering.style.point_zero, unique=True)
-        leaves: list[Leaf] = []
-        for texts in shape.strings.atoms:
-            taken = {text for text in used if texts.contains(_decoded(text))}
-            if texts.count(len(taken) + len(texts.excluded) + 1) > len(taken):
-                excluded = [(spell_text(text), NO_TAG) for text in texts.excluded]
-                leaves.append(override_leaf(plain_leaf(texts), [*excluded, *banned]))
-        leaves += [
-            override_leaf(number_leaf(interval, style), banned)
-            for interval in shape.numbers.intervals
-        ]
-        for leaf in leaves:
-            yield RecordedHead(leaf, self._follow)
-
-    def _follow(self, tag: int, text: bytes | None) -> Sequence:
-        if text is None:
-            return (self._plan.after(self._length + 1, self._counts, self._used),)
-        return self._then(text)
-
-    def _then(self, text: bytes) -> Sequence:
-        spellings = _spellings(text)
-        used = self._used | spellings
-        return (self._plan.after(self._length + 1, self._counts, used),)
-
-
-def _check_unique(plan: ArrayPlan) -> None:
-    """Refuse what cannot be kept distinct: containers, and few values of different kinds by
-    position.
-    """
-    atom, lowering = plan.atom, plan.lowering
-    if atom.counted:
-        raise UnsupportedGrammar(
-            "uniqueItems together with contains is not supported", keyword="uniqueItems"
-        )
-    limit = (
-        len(atom.items.prefix) + 1
-        if atom.high is None
-        else min(atom.high, len(atom.items.prefix) + 1)
-    )
-    emptiness = lowering.reader.emptiness
-    for index in range(limit):
-        shape: Shape = lowering.algebra.shape(atom.items.at(index))
-        containers = any(map(emptiness.has_array, shape.arrays)) or any(
-            map(emptiness.has_object, shape.objects)
-        )
-        if containers:
-            raise UnsupportedGrammar(
-                "uniqueItems over items that can be arrays or objects is not supported; "
-                "give items a scalar type",
-                keyword="uniqueItems",
-            )
-        if atom.items.prefix and emptiness.num_values(atom.items.at(index), limit + 1) <= min(
-            atom.low if atom.high is None else atom.high, limit
-        ):
-            raise UnsupportedGrammar(
-                "uniqueItems over prefixItems with few values each is not supported",
-                keyword="uniqueItems",
-            )
-
-
-def _listed(shape: Shape) -> Shape:
-    """With few numbers as explicit values, which can be used up."""
-    if not shape.numbers.intervals or shape.numbers.finite_count(_MAX_LISTED) is None:
-        return shape
-    members = set(shape.numbers.values)
-    for interval in shape.numbers.intervals:
-        first, last = interval.index_range()
-        assert interval.step is not None
-        assert first is not None
-        assert last is not None
-        values = (index * interval.step for index in range(first, last + 1))
-        members |= {value for value in values if interval.contains(value)}
-    return replace(shape, numbers=NumberSet(frozenset(members)))
-
-
-def _num_used(used: Used) -> int:
-    return len({_value(text) for text in used})
-
-
-def _decoded(text: bytes) -> str:
-    value = json.loads(text)
-    return value if isinstance(value, str) else "\0not a string"
-
-
-def _value(text: bytes) -> object:
-    first = text[:1]
-    return Fraction(Decimal(text.decode())) if first in b"-0123456789" else text
-
-
-def _spellings(text: bytes) -> Used:
-    value = _value(text)
-    if isinstance(value, Fraction):
-        return frozenset(spelling.encode() for spelling in spell_number(value))
-    return frozenset({text})
-
-
-def _unknown(head: Head | RecordedHead) -> Sequence:
-    """What follows some text of a head."""
-    return head.follow(0, None) if isinstance(head, RecordedHead) else head.follow(0)
 
 
 def _nothing(tag: int) -> Sequence:

@@ -16,6 +16,7 @@ from umbel.grammar.pushdown.rules import (
 )
 from umbel.grammar.schema.arrays import ArrayPlan
 from umbel.grammar.schema.digits import NumberStyle, check_interval, number_leaf
+from umbel.grammar.schema.distinct import Distinct
 from umbel.grammar.schema.objects import ObjectPlan
 from umbel.grammar.schema.reader import SchemaReader
 from umbel.grammar.schema.spacing import Spacing
@@ -86,6 +87,17 @@ class Lowering:
                 if inner not in seen:
                     seen.add(inner)
                     pending.append(inner)
+        for term in seen:
+            for array in self.plan(term).arrays:
+                if array.distinct is not None:
+                    self._check_distinct(term, array.distinct)
+
+    def _check_distinct(self, term: Term, distinct: Distinct) -> None:
+        try:
+            distinct.check()
+        except UnsupportedGrammar as exc:
+            where = self.reader.pointer_of(term, exc.keyword)
+            raise UnsupportedGrammar(exc.message, where, keyword=exc.keyword) from exc
 
     def plan(self, term: Term) -> ValuePlan:
         found = self._plans.get(term)

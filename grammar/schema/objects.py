@@ -67,7 +67,7 @@ class ObjectPlan:
         self.is_simple = not (atom.some or self._counts or atom.implies)
         self._is_prepared = False
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """What only texts need; most objects of a large schema are never met."""
         if self._is_prepared:
             return
@@ -142,16 +142,19 @@ class ObjectPlan:
             if self._has(fields.default):
                 yield fields.default
             return
-        self._prepare()
+        self.prepare()
         everything = tuple(range(len(self.atom.some)))
         for slot in (*self.slots, *(slot for _, slot in self.kinds)):
             yield from (term for term, _ in self.options(slot, everything))
 
-    def head(self) -> Head:
-        self._prepare()
+    def first(self) -> Progress:
+        """Nothing has come yet."""
         at: int | frozenset[int] = frozenset() if self.lowering.any_order else 0
-        progress = Progress(at, pending=tuple(range(len(self.atom.some))))
-        start = ObjectState(self, progress, is_open=True)
+        return Progress(at, pending=tuple(range(len(self.atom.some))))
+
+    def head(self) -> Head:
+        self.prepare()
+        start = ObjectState(self, self.first(), is_open=True)
         return Head(self.lowering.spacing.object_start, lambda tag: (start,))
 
     def options(self, slot: Slot, pending: tuple[int, ...]) -> list[tuple[Term, tuple[int, ...]]]:
@@ -274,11 +277,15 @@ class ObjectPlan:
             self._key_leaves[positions] = found
         return found
 
+    def banned(self, extras: frozenset[bytes]) -> list[tuple[bytes, int]]:
+        """What no undeclared name may be: declared, or used before."""
+        return [*self._banned, *((text, NO_TAG) for text in extras)]
+
     def extra_leaves(self, extras: frozenset[bytes]) -> list[Leaf]:
         """For each kind of undeclared names: those that are not used yet."""
         found = self._extra_leaves.get(extras)
         if found is None:
-            banned = [*self._banned, *((text, NO_TAG) for text in extras)]
+            banned = self.banned(extras)
             found = [
                 override_leaf(language_leaf(language or languages.ANY_TEXT), banned)
                 for language, _ in self.kinds

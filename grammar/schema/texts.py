@@ -19,8 +19,8 @@ def string_assertions(reader: SchemaReader, place: Place) -> StringSet:
         frozenset(), [Texts(None, count_of(place, "minLength") or 0, count_of(place, "maxLength"))]
     )
     if "pattern" in place.schema:
-        texts = _pattern_texts(reader, place.schema["pattern"], place.where("pattern"))
-        found = found.intersect(StringSet(atoms=(texts,)), reader.limits)
+        matching = _pattern_texts(reader, place.schema["pattern"], place.where("pattern"))
+        found = found.intersect(StringSet(atoms=(matching,)), reader.limits)
     if "format" in place.schema and reader.assert_formats:
         texts = _format(reader, place)
         if texts is not None:
@@ -29,7 +29,9 @@ def string_assertions(reader: SchemaReader, place: Place) -> StringSet:
 
 
 def _pattern_texts(reader: SchemaReader, pattern: object, where: str) -> Texts:
-    """A long repetition of one class stays counted: unrolled it would need a state for each character."""
+    """A long repetition of one class stays counted: unrolled it would need a state for each
+    character.
+    """
     if isinstance(pattern, str) and pattern.endswith("}$"):
         try:
             counted = languages.counted_pattern(pattern, reader.limits)

@@ -33,6 +33,12 @@ class Membership:
             return any(self._in_array(atom, value) for atom in shape.arrays)
         return any(self._in_object(atom, value) for atom in shape.objects)
 
+    def in_atom(self, atom: ArrayAtom | ObjectAtom, value: Json) -> bool:
+        """Whether an array lies in an atom of arrays, or an object in one of objects."""
+        if isinstance(atom, ArrayAtom):
+            return self._in_array(atom, value)
+        return self._in_object(atom, value)
+
     def _in_array(self, atom: ArrayAtom, value: list[Json]) -> bool:
         if len(value) < atom.low or (atom.high is not None and len(value) > atom.high):
             return False

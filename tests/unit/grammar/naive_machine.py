@@ -46,12 +46,8 @@ def _step(leaf: Leaf, state: Any, value: int) -> Any:
             text = state[0] + bytes([value])
             base = None if state[1] is None else _step(leaf.base, state[1], value)
             inside = any(entry.startswith(text) and tag != NO_TAG for entry, tag in leaf.literals)
-            if (
-                base is not None
-                and (text, NO_TAG) in leaf.literals
-                and not _goes_on(leaf.base, base)
-            ):
-                base = None  # a banned text that no longer one begins with
+            if base is not None and not _leads_on(leaf, text, base):
+                base = None  # all that follows is banned
             return (text, base) if base is not None or inside else None
         case CountedLeaf():
             at, count = state
@@ -64,6 +60,20 @@ def _step(leaf: Leaf, state: Any, value: int) -> Any:
             too_few = count < leaf.low and leaf.base.tags[target] != NO_TAG
             return None if too_few and not _goes_on(leaf.base, target) else (target, count)
     raise AssertionError(type(leaf))
+
+
+def _leads_on(leaf: OverrideLeaf, text: bytes, base: Any) -> bool:
+    """Whether some text of the base that begins like this is not banned."""
+    banned = {entry for entry, tag in leaf.literals if tag == NO_TAG and entry.startswith(text)}
+    if not banned:
+        return True
+    if _tag(leaf.base, base) != NO_TAG and text not in banned:
+        return True
+    for value in range(256):
+        target = _step(leaf.base, base, value)
+        if target is not None and _leads_on(leaf, text + bytes([value]), target):
+            return True
+    return False
 
 
 def _goes_on(leaf: Leaf, state: Any) -> bool:
