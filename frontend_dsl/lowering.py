@@ -369,9 +369,9 @@ class GraphRun:
         self.finished.set()
 
     def _chosen(self, node: nodes.Decide | nodes.Loop) -> Block:
-        text = part_text(node.subject, self._arguments, self._read)
         if isinstance(node, nodes.Loop):
             return turn(node)
+        text = part_text(node.subject, self._arguments, self._read)
         for arm in node.arms:
             if text in arm.outcomes:
                 return arm.body

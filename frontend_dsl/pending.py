@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from umbel.frontend_dsl.branch import Branch, Signal
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.events import TextDelta, VariableDone, VariableFailed
+from umbel.frontend_dsl.operations import start_sequence
 from umbel.frontend_dsl.record import CallRecord
 from umbel.runtime.outputs import Chunk
 
@@ -113,6 +114,7 @@ class PendingCall(Signal):
         if recorded.error is not None:
             raise recorded.error.cause
         assert recorded.record is not None
+        start_sequence(self.branch)
         self._end(recorded.record, recorded.text_token_ids)
 
     def _end(self, record: CallRecord, token_ids: tuple[int, ...]) -> None:

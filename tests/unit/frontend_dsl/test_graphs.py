@@ -1,0 +1,343 @@
+"""Graphs as data: stored, bounded, verified, drawn, and run without their program."""
+
+import asyncio
+import time
+import xml.dom.minidom
+from typing import Any
+
+import msgspec
+import pytest
+from unit.frontend_dsl.fake_client import FakeClient, FakeModel
+
+from umbel.frontend_dsl import (
+    GraphProgram,
+    ProgramDone,
+    ProgramError,
+    ProgramFailed,
+    State,
+    TextDelta,
+    arun_graph,
+    gen,
+    program,
+    run_graph,
+    select,
+    tool,
+)
+from umbel.frontend_dsl.graph.drawing import as_mermaid, as_svg, as_text
+from umbel.frontend_dsl.graph.nodes import (
+    Arg,
+    Arm,
+    Block,
+    Choose,
+    Decide,
+    Fork,
+    Generate,
+    Graph,
+    Leave,
+    Loop,
+    Op,
+    Ref,
+    Return,
+    Say,
+    Words,
+)
+from umbel.frontend_dsl.graph.serial import GraphLimits, content_hash, from_json, to_json
+from umbel.frontend_dsl.graph.verify import problems_of
+from umbel.runtime.errors import InvalidRequest
+from umbel.runtime.params import SamplingParams
+
+
+@program(max_tokens=4)
+def judge(s: State, essay: str) -> Any:
+    s += f"Essay: {essay}\n"
+    s += select("verdict", ["good", "bad"])
+    forks = s.fork(2)
+    for branch in forks:
+        branch += gen("why")
+    if s["verdict"] == "bad":
+        s += gen("more")
+    return {"verdict": s["verdict"], "why": [branch["why"] for branch in forks]}
+
+
+def _graph(*body: Any, **options: Any) -> Graph:
+    return Graph(name="g", files=("g.py",), body=body, **options)
+
+
+LOOP = Loop(
+    index="i",
+    body=(Generate(branch="root", name="step{i}", options={"choices": ["go", "stop"]}),),
+    subject=Ref("root", "step{i}"),
+    until=("stop",),
+    max_turns=5,
+)
+
+
+def test_a_stored_graph_runs_like_its_program() -> None:
+    graph = from_json(to_json(judge.graph))
+
+    with FakeClient() as client:
+        state = GraphProgram(graph).run(client, essay="x")
+        expected = judge.eager().run(client, essay="x")
+
+    assert graph == judge.graph
+    assert state.result == expected.result
+    assert state.text() == expected.text()
+    assert [b.text() for b in state.branches] == [b.text() for b in expected.branches]
+
+
+def test_a_hash_stands_for_what_a_graph_does() -> None:
+    same = from_json(to_json(judge.graph))
+
+    assert content_hash(same) == content_hash(judge.graph)
+    assert content_hash(msgspec.structs.replace(same, name="other")) != content_hash(same)
+
+
+def test_a_graph_streams_events() -> None:
+    with FakeClient() as client:
+        events = list(run_graph(judge.graph, {"essay": "x"}, client))
+
+    texts = [e.text for e in events if isinstance(e, TextDelta) and e.branch == "root"]
+    last = events[-1]
+    assert isinstance(last, ProgramDone)
+    assert "".join(texts) == last.state.text()
+
+
+def test_a_graph_streams_events_in_asyncio() -> None:
+    async def collect(client: FakeClient) -> list[Any]:
+        return [event async for event in arun_graph(judge.graph, {"essay": "x"}, client)]
+
+    with FakeClient() as client:
+        assert isinstance(asyncio.run(collect(client))[-1], ProgramDone)
+
+
+def test_a_failure_in_a_graph_names_the_programs_line() -> None:
+    events = []
+    with FakeClient(model=FakeModel(fails=lambda context: True)) as client:
+        with pytest.raises(ProgramError) as info:
+            for event in run_graph(judge.graph, {"essay": "x"}, client):
+                events.append(event)  # noqa: PERF402  # the error comes after the last
+
+    assert isinstance(events[-1], ProgramFailed)
+    line = judge.function.__code__.co_firstlineno + 3
+    assert str(info.value.site).endswith(f"test_graphs.py:{line}")
+    assert info.value.call == "select('verdict')"
+
+
+def test_wrong_arguments_of_a_graph_are_named() -> None:
+    with FakeClient() as client, pytest.raises(ProgramError, match=r"missing: \['essay'\]"):
+        GraphProgram(judge.graph).run(client, assay="x")
+    with FakeClient() as client, pytest.raises(ProgramError, match="expected a string"):
+        GraphProgram(judge.graph).run(client, essay=5)
+
+
+def test_a_graph_that_leaves_says_that_it_ends_there() -> None:
+    leaves = _graph(Leave(reason="it prints", line=7))
+
+    with FakeClient() as client, pytest.raises(ProgramError, match=r"g\.py:7.*it prints"):
+        GraphProgram(leaves).run(client)
+
+
+def test_a_graph_calls_only_tools_that_it_is_given() -> None:
+    @tool
+    def double(text: str) -> str:
+        return text * 2
+
+    @program
+    def uses(s: State, text: str) -> str:
+        return double(text)
+
+    with FakeClient() as client:
+        assert GraphProgram(uses.graph, tools=[double]).run(client, text="a").result == "aa"
+        with pytest.raises(ProgramError, match="no tool 'double' here"):
+            GraphProgram(uses.graph).run(client, text="a")
+
+
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_a_loop_runs_until_its_value_or_its_bound(is_parallel: bool) -> None:
+    class Counting(FakeModel):
+        def generate(self, context: Any, params: SamplingParams) -> str:
+            return "stop" if len(context) > 6 else "go"
+
+    looping = _graph(LOOP, Say(branch="root", parts=("end",)), is_parallel=is_parallel)
+    bounded = _graph(
+        msgspec.structs.replace(LOOP, until=("never",), max_turns=2), is_parallel=is_parallel
+    )
+
+    with FakeClient(model=Counting()) as client:
+        assert GraphProgram(looping).run(client).text() == "gogogostopend"
+        assert GraphProgram(bounded).run(client).text() == "gogo"
+
+
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_a_loop_may_fork(is_parallel: bool) -> None:
+    fork = Fork(branch="root", children=("root/fork{i}",))
+    inside = Generate(branch="root/fork{i}", name="x", options={"max_tokens": 2})
+    quote = Say(branch="root", parts=(Ref("root/fork{i}", "x"), ";"))
+    loop = msgspec.structs.replace(LOOP, body=(*LOOP.body, fork, inside, quote))
+
+    with FakeClient() as client:
+        state = GraphProgram(_graph(loop, is_parallel=is_parallel)).run(client)
+
+    assert len(state.branches) == len(state.variables())
+    assert state.text().count(";") == len(state.branches)
+
+
+# --- graphs from somebody else ---
+
+PICK = Choose(branch="root", choices=(("a",),))
+GEN = Generate(branch="root", name="x", options={"max_tokens": 10})
+
+
+def _nested(depth: int) -> Block:
+    block: Block = ()
+    for _ in range(depth):
+        block = (Decide(subject=Arg(("a",)), arms=(Arm(("x",), block),)),)
+    return block
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (_graph(*[Say(branch="root", parts=("a",))] * 30), "max_nodes=20"),
+        (_graph(*_nested(6)), "max_depth=5"),
+        (_graph(Fork(branch="root", children=tuple(f"root/{i}" for i in range(9)))), "max_width=8"),
+        (_graph(*[Fork(branch="root", children=("root/x",) * 7)] * 3), "max_branches=20"),
+        (_graph(Choose(branch="root", choices=(("a",),) * 9)), "max_choices=8"),
+        (_graph(msgspec.structs.replace(LOOP, max_turns=60)), "max_turns=50"),
+        (_graph(msgspec.structs.replace(LOOP, body=(PICK,) * 3, max_turns=40)), "max_calls=100"),
+        (_graph(msgspec.structs.replace(LOOP, body=(GEN,), max_turns=40)), "max_tokens=300"),
+        (_graph(GEN, defaults={"max_tokens": 290}), ""),
+        (_graph(Generate(branch="root"), defaults={"max_tokens": 301}), "max_tokens=300"),
+        (_graph(Generate(branch="root", options={"max_tokens": None})), "whole number"),
+        (_graph(Say(branch="root", parts=("a",), token_ids=(1, 2))), "no token ids"),
+        (_graph(Say(branch="root", parts=(Ref("root", "x", (Op("eval"),)),))), "not an operation"),
+        (
+            _graph(Say(branch="root", parts=(Arg(("a",), (Op("format", (">999999999",)),)),))),
+            "wider",
+        ),
+        (_graph(version=99), "version 99"),
+        (_graph(msgspec.structs.replace(LOOP, start=5)), "no valid turns"),
+    ],
+)
+def test_a_graph_beyond_its_bounds_is_refused(graph: Graph, message: str) -> None:
+    limits = GraphLimits(
+        max_nodes=20, max_depth=5, max_width=8, max_branches=20, max_choices=8, max_turns=50,
+        max_calls=100, max_tokens=300,
+    )  # fmt: skip
+
+    if not message:
+        assert from_json(to_json(graph), limits) == graph
+        return
+    with pytest.raises(InvalidRequest, match=message):
+        from_json(to_json(graph), limits)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"[]", b"{}", b'{"name": 1}', b'{"name": "g", "body": [{"node": "exec"}]}',
+        b'{"name": "g", "body": [{"node": "text"}]}', b"\xff",
+        b'{"name": "g", "body": ' + b'[{"node": "loop", "body": ' * 5000,
+    ],
+)  # fmt: skip
+def test_what_is_no_graph_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        from_json(data)
+
+
+def test_a_very_deep_graph_is_refused() -> None:
+    deep = b'{"node":"decide","subject":{"type":"argument","path":["a"]},"arms":[[["x"],['
+    data = b'{"name":"g","body":[' + deep * 20_000 + b"]]]}" * 20_000 + b"]}"
+
+    with pytest.raises(InvalidRequest):
+        from_json(data)
+
+
+def test_a_hundred_thousand_nodes_are_refused_in_bounded_time() -> None:
+    graph = _graph(*[Say(branch="root", parts=(str(i),)) for i in range(100_000)])
+    data = to_json(graph)
+
+    start_s = time.perf_counter()
+    with pytest.raises(InvalidRequest, match="max_nodes"):
+        from_json(data)
+    assert time.perf_counter() - start_s < 5
+
+
+def test_a_hundred_thousand_nodes_are_handled_where_they_are_accepted() -> None:
+    says = [Say(branch="root", parts=(f"{i % 10}",)) for i in range(100_000)]
+    graph = from_json(to_json(_graph(*says)), GraphLimits(max_nodes=200_000))
+
+    with FakeClient() as client:
+        assert len(GraphProgram(graph).run(client).text()) == 100_000
+
+
+# --- verification ---
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ((Say(branch="root/x", parts=("a",), line=3),), "g.py:3: error: there is no branch"),
+        ((Say(branch="root", parts=(Ref("root", "x"),)),), "no variable 'x' of root"),
+        ((Say(branch="root", parts=(Arg(("a",)),)),), "no parameter"),
+        ((GEN, GEN), "exists already"),
+        ((Fork(branch="root", children=("other",)),), "no new branch"),
+        (
+            (
+                Decide(subject=Arg(("p",)), arms=(Arm(("a",), (GEN,)),), otherwise=()),
+                Return(value=Words((Ref("root", "x"),))),
+            ),
+            "no variable 'x'",
+        ),
+    ],
+)
+def test_a_graph_that_cannot_run_is_refused(body: Block, message: str) -> None:
+    graph = _graph(*body, parameters=("p",))
+
+    assert any(message in str(problem) for problem in problems_of(graph))
+    with pytest.raises(InvalidRequest, match="cannot run"):
+        GraphProgram(graph)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ((Generate(branch="root", name="x", line=4),), "g.py:4: warning: the program does not"),
+        ((Generate(branch="root", options={"ignore_eos": True, "max_tokens": None}),), "cannot end"),
+        ((msgspec.structs.replace(LOOP, until=("halt",)),), "cannot end before 5 turns"),
+        (
+            (
+                Choose(branch="root", name="v", choices=(("yes",), ("no",))),
+                Decide(subject=Ref("root", "v"), arms=(Arm(("maybe",), ()),), otherwise=()),
+            ),
+            "it can never be 'maybe'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_odd_is_a_warning(body: Block, message: str) -> None:
+    problems = problems_of(_graph(*body))
+
+    assert any(message in str(problem) for problem in problems), problems
+    assert not any(problem.is_error for problem in problems)
+
+
+# --- drawings ---
+
+
+def test_drawings_show_nodes_ways_and_lines() -> None:
+    text, mermaid, svg = (draw(judge.graph) for draw in (as_text, as_mermaid, as_svg))
+
+    line = judge.function.__code__.co_firstlineno + 3
+    assert f"select('verdict', ['good', 'bad'])  :{line}" in text
+    assert "bad: root += gen('more')" in text
+    assert mermaid.startswith("flowchart TD")
+    assert '-- "bad" -->' in mermaid
+    assert xml.dom.minidom.parseString(svg).documentElement.tagName == "svg"
+
+
+def test_drawings_escape_what_programs_say() -> None:
+    nasty = _graph(Say(branch="root", parts=('<script>"&\n\\',)))
+
+    xml.dom.minidom.parseString(as_svg(nasty))
+    assert "<script>" not in as_svg(nasty)
+    assert '<script>"' not in as_mermaid(nasty)

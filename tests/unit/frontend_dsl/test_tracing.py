@@ -1,0 +1,378 @@
+"""Which programs become graphs, what the graphs do, and what runs in Python instead."""
+
+import enum
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+from unit.frontend_dsl.fake_client import FakeClient, FakeModel
+
+from umbel.frontend_dsl import Program, ProgramError, State, gen, program, select
+from umbel.frontend_dsl.graph.nodes import Decide, Leave, Say, walk
+from umbel.runtime.params import SamplingParams
+
+LOG: list[str] = []
+LIMITS = {"low": 1, "high": 3}
+GREETING = "Hello"
+
+
+class Tone(enum.Enum):
+    KIND = "kind"
+
+
+class Person(msgspec.Struct):
+    name: str
+    age: int
+
+
+def _both(made: Program, model: FakeModel | None = None, **arguments: Any) -> tuple[Any, Any]:
+    """What the compiled and the eager program give; the program must have a graph."""
+    model = model or FakeModel()
+    with FakeClient(model=model) as client:
+        compiled = made.run(client, **arguments)
+        eager = made.eager().run(client, **arguments)
+    assert "compiled" in made.explain(), made.explain()
+    return (compiled.result, compiled.text()), (eager.result, eager.text())
+
+
+def test_arguments_stand_in_texts_in_all_the_usual_ways() -> None:
+    @program
+    def texts(s: State, name: str, items: list[str]) -> str:
+        s += f"{name}|{name:>8}|{name!r:10}|{name.upper()}"
+        s += "plus " + name + "!"
+        s += ", ".join(items) + f" and {len(items)}"
+        s += f"{name[1:]} {items[0].strip()}"
+        for number, item in enumerate(items):
+            s += f"{number}. {item}\n"
+        s += select("best", [f" {item}" for item in items])
+        return name + s["best"]
+
+    compiled, eager = _both(texts, name="Ada", items=[" x", "yy", "z"])
+
+    assert compiled == eager
+    assert len(list(walk(texts._compiler.compiled({"name": "", "items": ["", ""]}).graph.body)))
+
+
+def test_every_kind_of_decision_follows_the_value() -> None:
+    @program
+    def decide(s: State, name: str) -> list[Any]:
+        out: list[Any] = []
+        for i in range(2):
+            s += gen(f"n{i}", choices=["1", "22", "3", "no"])
+            value = s[f"n{i}"]
+            if value in ("1", "22") and not value == "22":
+                out.append("one")
+            match value:
+                case "3" | "no":
+                    out.append(len(value))
+                case _:
+                    out.append("other")
+            out.append(value.isdigit() and int(value) > 2)
+            out.append({"1": "a", "22": "b", "3": "c", "no": "d"}[value])
+            s += "x" if value < "2" else f"<{value}{name}>"
+        return out
+
+    for name in ("a", "b", "c", "d"):
+        compiled, eager = _both(decide, name=name)
+        assert compiled == eager
+
+
+def test_a_free_text_can_be_compared_but_not_looked_into() -> None:
+    @program
+    def compares(s: State) -> str:
+        s += gen("x", max_tokens=1)
+        if s["x"] == "q":
+            return "it is q"
+        return "it is another: " + s["x"].upper()
+
+    @program
+    def looks(s: State) -> int:
+        s += gen("x", max_tokens=1)
+        return s["x"].count("q")
+
+    compiled, eager = _both(compares)
+    assert compiled == eager
+    reason = str(looks.compile())
+    assert "count() looks into the generated 'x'" in reason
+    assert "test_tracing.py:" in reason
+
+
+@pytest.mark.parametrize("kind", ["print", "open", "try", "random", "append", "import"])
+def test_effects_are_never_traced_and_happen_once(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import random
+
+    LOG.clear()
+
+    def effect(kind: str) -> None:
+        if kind == "print":
+            print("printed")
+        elif kind == "open":
+            open("/nowhere/nothing")
+        elif kind == "try":
+            try:
+                LOG.append("x")
+            finally:
+                LOG.append("y")
+        elif kind == "random":
+            random.random()
+        elif kind == "append":
+            LOG.append("x")
+        else:
+            import this_module_is_not_there  # type: ignore[import-not-found]  # noqa: F401
+
+    @program
+    def acts(s: State, kind: str) -> str:
+        s += gen("x", choices=["a", "b"])
+        if s["x"] == "a" or s["x"] == "b":
+            effect(kind)
+        return s["x"]
+
+    with FakeClient() as client:
+        if kind in ("open", "import"):
+            with pytest.raises(ProgramError):
+                acts.run(client, kind=kind)
+        else:
+            acts.run(client, kind=kind)
+
+    assert "runs eagerly" in acts.explain()
+    assert "test_tracing.py:" in acts.explain()
+    assert capsys.readouterr().out == ("printed\n" if kind == "print" else "")
+    assert LOG == {"try": ["x", "y"], "append": ["x"]}.get(kind, [])
+
+
+def test_a_path_that_raises_goes_on_in_python_and_no_call_is_made_twice() -> None:
+    @program
+    def picky(s: State, name: str) -> str:
+        s += name
+        s += gen("x", choices=["good", "bad"])
+        s += gen("y", max_tokens=3)
+        if s["x"] == "bad":
+            raise ValueError(f"bad: {s['y']}")
+        return s["y"]
+
+    outcomes = set()
+    for name in "abcdef":
+        with FakeClient() as client:
+            try:
+                outcomes.add(type(picky.run(client, name=name).result))
+            except ProgramError as error:
+                assert isinstance(error.cause, ValueError)
+                assert error.site is not None
+                assert error.site.line == picky.function.__code__.co_firstlineno + 6
+                outcomes.add(type(error.cause))
+            assert len(client.calls) == 2
+
+    assert outcomes == {str, ValueError}
+    assert "raises ValueError" in picky.explain()
+
+
+def test_a_loop_beyond_its_bound_goes_on_in_python() -> None:
+    @program
+    def patient(s: State) -> int:
+        step = 0
+        while True:
+            s += gen(f"step{step}", choices=["go", "stop"])
+            if s[f"step{step}"] == "stop":
+                return step
+            step += 1
+
+    class Stubborn(FakeModel):
+        def generate(self, context: Any, params: SamplingParams) -> str:
+            return "stop" if len(context) > 2 * 100 else "go"
+
+    compiled, eager = _both(patient, Stubborn())
+
+    assert compiled == eager
+    assert compiled[0] == 100
+    assert any(isinstance(node, Leave) for node in walk(patient.graph.body))
+
+
+def test_a_value_that_was_cut_off_goes_on_in_python() -> None:
+    class Cutting(FakeModel):
+        def generate(self, context: Any, params: SamplingParams) -> str:
+            return "ye" if params.choices else super().generate(context, params)
+
+    @program
+    def cut(s: State) -> str:
+        s += gen("x", choices=["yes", "no"])
+        if s["x"] == "yes":
+            return "yes"
+        s += "!"
+        return "no: " + s["x"]
+
+    compiled, eager = _both(cut, Cutting())
+
+    assert compiled == eager == ("no: ye", "ye!")
+
+
+def test_the_paths_of_independent_decisions_meet_again() -> None:
+    @program
+    def wide(s: State) -> list[str]:
+        forks = s.fork(12)
+        for branch in forks:
+            branch += gen("x", choices=["a", "b", "c"])
+            if branch["x"] == "a":
+                branch += gen("y", max_tokens=2)
+            branch += "end"
+        return [branch["x"] for branch in forks]
+
+    compiled = wide.compile()
+
+    assert compiled.traced is not None
+    assert compiled.traced.num_runs <= 1 + 12
+    assert sum(isinstance(node, Decide) for node in walk(wide.graph.body)) == 12
+
+
+def test_a_program_with_too_many_paths_runs_eagerly() -> None:
+    @program
+    def counts(s: State) -> int:
+        total = 0
+        for i in range(40):
+            s += gen(f"x{i}", choices=list("0123456789"))
+            total += int(s[f"x{i}"])
+        return total
+
+    with FakeClient() as client:
+        counts.run(client)
+
+    assert "runs eagerly" in counts.explain()
+    assert "more than" in counts.explain()
+
+
+def test_what_a_graph_was_made_from_may_change() -> None:
+    @program
+    def greets(s: State) -> None:
+        s += GREETING + "!" * LIMITS["high"]
+
+    global GREETING
+    with FakeClient() as client:
+        first = greets.run(client).text()
+        GREETING = "Bye"
+        second = greets.run(client).text()
+        LIMITS["high"] = 1
+        third = greets.run(client).text()
+    GREETING = "Hello"
+    LIMITS["high"] = 3
+
+    assert (first, second, third) == ("Hello!!!", "Bye!!!", "Bye!")
+    assert "compiled" in greets.explain()
+
+
+def test_numbers_are_part_of_the_graph_and_strings_that_are_looked_into_too() -> None:
+    @program
+    def repeats(s: State, count: int, words: str) -> int:
+        for _ in range(count):
+            s += "x"
+        for word in words.split():
+            s += word.upper()
+        return len(words)
+
+    for count, words in ((1, "a b"), (3, "a b"), (2, "c")):
+        compiled, eager = _both(repeats, count=count, words=words)
+        assert compiled == eager
+    assert "for the given values of: words" in repeats.explain()
+
+
+def test_arguments_that_steer_too_much_are_left_to_python() -> None:
+    @program
+    def steered(s: State, words: str) -> int:
+        s += words
+        return len(words)
+
+    with FakeClient() as client:
+        results = [steered.run(client, words="x" * n).result for n in range(40)]
+
+    assert results == list(range(40))
+    assert "runs eagerly" in steered.explain()
+    assert "arguments steer it too much" in steered.explain()
+
+
+def test_helpers_nested_programs_and_roles_are_followed() -> None:
+    def ask(s: State, name: str) -> str:
+        with s.user():
+            s += f"Who is {name}?"
+        with s.assistant():
+            s += gen("who", choices=["known", "unknown"])
+        return s["who"]
+
+    @program
+    def inner(s: State, word: str) -> None:
+        s += gen("w", max_tokens=2)
+        s += word
+
+    @program
+    def outer(s: State, name: str) -> str:
+        if ask(s, name) == "known":
+            fork = s.fork(1)[0]
+            inner(fork, word=name)
+            return fork["w"]
+        inner(s, name)
+        return s["w"] + Tone.KIND.value
+
+    for name in "abcd":
+        compiled, eager = _both(outer, name=name)
+        assert compiled == eager
+
+
+def test_a_typed_json_value_is_returned_as_its_type() -> None:
+    @program
+    def extract(s: State, text: str) -> Any:
+        s += text
+        s += gen("person", json_schema=Person)
+        return s.json("person")
+
+    compiled, eager = _both(extract, text="x")
+
+    assert compiled == eager
+    assert compiled[0] == Person("Ada", 7)
+
+
+def test_a_comparison_that_can_never_hold_is_reported() -> None:
+    @program
+    def typo(s: State) -> str:
+        s += gen("x", choices=["yes", "no"])
+        return "a" if s["x"] == "Yes" else "b"
+
+    line = typo.function.__code__.co_firstlineno + 3
+    assert f"test_tracing.py:{line}: 'x' can never be 'Yes' here" in str(typo.compile())
+
+
+def test_threads_share_one_compilation() -> None:
+    @program
+    def shared(s: State, name: str) -> str:
+        s += name
+        s += gen("x", choices=["a", "b"])
+        return "A" if s["x"] == "a" else "B"
+
+    results: list[Any] = []
+
+    def work(number: int) -> None:
+        with FakeClient(seed=number) as client:
+            results.append(shared.run(client, name="n").result)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(results) == 8
+    assert len(set(results)) == 1
+    assert len(shared._compiler._variants) == 1
+
+
+def test_compiling_needs_what_the_graph_depends_on() -> None:
+    @program
+    def needs(s: State, count: int, name: str) -> None:
+        for _ in range(count):
+            s += name
+
+    with pytest.raises(Exception, match="compile\\(\\) needs count="):
+        needs.compile()
+
+    graph = needs.compile(count=2, passes=()).graph
+    assert graph is not None
+    assert sum(isinstance(node, Say) for node in walk(graph.body)) == 2
