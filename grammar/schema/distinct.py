@@ -28,7 +28,7 @@ from umbel.grammar.pushdown.rules import (
 )
 from umbel.grammar.regex import languages
 from umbel.grammar.schema.digits import NumberStyle, number_leaf
-from umbel.grammar.schema.objects import ColonState, ObjectPlan, Progress
+from umbel.grammar.schema.objects import ColonState, ObjectPlan, Progress, Slot
 from umbel.grammar.schema.spelling import language_leaf, plain_leaf
 from umbel.grammar.values.literals import Json, spell_number, spell_text
 from umbel.grammar.values.membership import Membership
@@ -100,11 +100,13 @@ class Distinct:
         seen = set(pending)
         while pending:
             plan = self.lowering.plan(pending.pop())
-            parts: list[ArrayPlan | ObjectPlan] = [*plan.arrays, *plan.objects]
-            if not all(part.is_simple for part in parts):
+            countable = all(array.is_simple for array in plan.arrays) and all(
+                each.is_simple or self._is_open(each) for each in plan.objects
+            )
+            if not countable:
                 raise UnsupportedGrammar(
-                    "uniqueItems over arrays or objects with conditions beyond items, properties "
-                    "and required is not supported",
+                    "uniqueItems over arrays or closed objects with conditions beyond items, "
+                    "properties and required is not supported",
                     keyword="uniqueItems",
                 )
             for inner in plan.children():
@@ -120,6 +122,12 @@ class Distinct:
                     "uniqueItems over prefixItems with few values each is not supported",
                     keyword="uniqueItems",
                 )
+
+    def _is_open(self, plan: ObjectPlan) -> bool:
+        """Whether there are always further properties that make an object differ from others."""
+        plan.prepare()
+        infinite = any(plan.has_free_names(kind, _MANY) for kind in range(len(plan.kinds)))
+        return infinite and plan.atom.high is None
 
     def has_unused(self, term: Term, used: frozenset[Frozen]) -> bool:
         inside = sum(self.membership.contains(term, _thawed(value)) for value in used)
@@ -393,7 +401,7 @@ class DistinctState(RuleState):
     def _name_heads(self, top: ObjectFrame) -> Iterator[Head | RecordedHead]:
         plan, names = top.plan, []
         for index in self._required_first(top):
-            then = self._named(top, plan.names[index], plan.slots[index].term, index)
+            then = self._named(top, plan.names[index], plan.slots[index], index)
             if then is not None:
                 names.append((plan.spelled[index], then))
         if names:
@@ -401,31 +409,35 @@ class DistinctState(RuleState):
             yield Head(declared, lambda tag: names[tag][1], closing=(0,))
         used = {name for chain in self._chains for name, _ in chain[-1][1]}
         for language, slot in plan.kinds:
-            spoilt = [name for name in used if self._named(top, name, slot.term, None) is None]
+            spoilt = [name for name in used if self._named(top, name, slot, None) is None]
             banned = [*plan.banned(top.progress.extras), *((spell_text(n), NO_TAG) for n in spoilt)]
             leaf = override_leaf(language_leaf(language or languages.ANY_TEXT), banned)
-            yield RecordedHead(leaf, _NameFollow(self, top, slot.term))
+            yield RecordedHead(leaf, _NameFollow(self, top, slot))
 
     def _required_first(self, top: ObjectFrame) -> list[int]:
         plan = top.plan
         return sorted(plan.candidates(top.progress), key=lambda index: not plan.required[index])
 
     def _named(
-        self, top: ObjectFrame, name: str | None, term: Term, index: int | None
+        self, top: ObjectFrame, name: str | None, slot: Slot, index: int | None
     ) -> Sequence | None:
-        """What follows a property name; None if it would end in a duplicate."""
-        plan = top.plan
-        if index is None:
-            text = None if name is None else spell_text(name)
-            progress = plan.after_extra(top.progress, text, ())
-        else:
-            progress = plan.after_declared(top.progress, index, ())
-        frame = replace(top, progress=progress, name="\0" if name is None else name)
-        frames = (*self._frames[:-1], frame)
-        chains = [chain for chain in self._chains if _can_still_equal(chain[-1], frame)]
-        if self._shared.rest(frames) * self._shared.count(term) <= len(chains):
+        """What follows a property name; None if it would end in a duplicate or nowhere."""
+        plan, found = top.plan, []
+        for term, pending in plan.options(slot, top.progress.pending):
+            if index is None:
+                text = None if name is None else spell_text(name)
+                progress = plan.after_extra(top.progress, text, pending)
+            else:
+                progress = plan.after_declared(top.progress, index, pending)
+            frame = replace(top, progress=progress, name="\0" if name is None else name)
+            frames = (*self._frames[:-1], frame)
+            chains = [chain for chain in self._chains if _can_still_equal(chain[-1], frame)]
+            ways = self._shared.rest(frames) * self._shared.count(term)
+            if plan.completes(progress) and ways > len(chains):
+                found.append((self._to("value", frames, chains, term),))
+        if not found:
             return None
-        return (ColonState(self._shared.lowering), self._to("value", frames, chains, term))
+        return (ColonState(self._shared.lowering), *plan.choice(found))
 
 
 def _listed(shape: Shape) -> Shape:
@@ -446,14 +458,14 @@ def _listed(shape: Shape) -> Shape:
 class _NameFollow:
     """What follows an undeclared name: see `RecordedHead`."""
 
-    __slots__ = ("_state", "_term", "_top")
+    __slots__ = ("_slot", "_state", "_top")
 
-    def __init__(self, state: DistinctState, top: ObjectFrame, term: Term) -> None:
-        self._state, self._top, self._term = state, top, term
+    def __init__(self, state: DistinctState, top: ObjectFrame, slot: Slot) -> None:
+        self._state, self._top, self._slot = state, top, slot
 
     def __call__(self, tag: int, text: bytes | None) -> Sequence:
         name = None if text is None else json.loads(text)
-        then = self._state._named(self._top, name, self._term, None)
+        then = self._state._named(self._top, name, self._slot, None)
         assert then is not None, "a name that may not come is not in the leaf"
         return then
 

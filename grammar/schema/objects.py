@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from umbel.grammar.errors import UnsupportedGrammar
 from umbel.grammar.pushdown.leaves import NO_TAG, Leaf, literal_leaf, override_leaf
 from umbel.grammar.pushdown.recorded import RecordedHead
 from umbel.grammar.pushdown.rules import Expansion, Head, Measure, RuleState, Sequence
@@ -23,6 +24,8 @@ from umbel.grammar.values.literals import spell_text
 from umbel.grammar.values.objects import ObjectWays, closure
 from umbel.grammar.values.shapes import ObjectAtom
 from umbel.grammar.values.terms import Term
+
+_MAX_MET = 10  # obligations that one value may meet: every subset is a way of its own
 
 if TYPE_CHECKING:
     from umbel.grammar.schema.lowering import Lowering
@@ -160,12 +163,19 @@ class ObjectPlan:
     def options(self, slot: Slot, pending: tuple[int, ...]) -> list[tuple[Term, tuple[int, ...]]]:
         """What the value of a property can be, and the obligations that stay pending after it."""
         both, anything = self.lowering.algebra.terms.both, self.lowering.algebra.terms.any
-        free = [index for index in pending if slot.some[index] is not anything]
         if not pending:
             return [(slot.term, ())]
+        free = [index for index in pending if slot.some[index] is not anything]
+        possible = [index for index in free if self._has(both(slot.term, slot.some[index]))]
+        if len(possible) > _MAX_MET:
+            raise UnsupportedGrammar(
+                f"one property can meet {len(possible)} conditions of the form 'some property is "
+                f"...', more than the {_MAX_MET} supported",
+                keyword="not",
+            )
         found = []
-        for size in range(len(free) + 1):
-            for met in combinations(free, size):
+        for size in range(len(possible) + 1):
+            for met in combinations(possible, size):
                 term = slot.term
                 for index in met:
                     term = both(term, slot.some[index])
@@ -295,12 +305,21 @@ class ObjectPlan:
 
     def has_free_name(self, kind: int, extras: frozenset[bytes]) -> bool:
         """Whether a kind has a name left. Only small languages of names can run out."""
-        language = self.kinds[kind][0]
-        if language is None:
+        if self.kinds[kind][0] is None:
             return True
         names = frozenset(_decoded(text) for text in (*extras, *(text for text, _ in self._banned)))
-        inside = sum(language.accepts(name) for name in names)
-        return languages.count_texts(language, 0, None, inside + 1) > inside
+        language = self.kinds[kind][0] or languages.ANY_TEXT
+        return self.has_free_names(kind, sum(language.accepts(name) for name in names))
+
+    def has_free_names(self, kind: int, count: int) -> bool:
+        """Whether a kind has more than so many names."""
+        language = self.kinds[kind][0]
+        return language is None or languages.count_texts(language, 0, None, count + 1) > count
+
+    @staticmethod
+    def choice(sequences: list[Sequence]) -> Sequence:
+        """One of the sequences."""
+        return sequences[0] if len(sequences) == 1 else (ChoiceState(tuple(sequences)),)
 
 
 class ObjectState(RuleState):
@@ -393,13 +412,11 @@ class KeyState(RuleState):
 
     def _then(self, ways: list[tuple[Term, Progress]]) -> Sequence:
         plan = self._plan
-        sequences = tuple(
+        sequences: list[Sequence] = [
             (plan.lowering.state(term), ObjectState(plan, after, is_open=False))
             for term, after in ways
-        )
-        if len(sequences) == 1:
-            return (ColonState(plan.lowering), *sequences[0])
-        return (ColonState(plan.lowering), ChoiceState(sequences))
+        ]
+        return (ColonState(plan.lowering), *plan.choice(sequences))
 
     def cost(self, measure: Measure) -> int:
         """One way to the end: a missing property if there is one, else whatever may come first."""

@@ -11,7 +11,7 @@ from umbel.grammar.values.shapes import ObjectAtom
 from umbel.grammar.values.terms import Term
 
 MANY = 1_000_000  # names are practically unlimited
-_MAX_SOME = 8
+_MAX_SOME = 24
 _MAX_SPLIT = 256
 
 
