@@ -45,6 +45,8 @@ class NumberStyle:
 
 def check_interval(interval: Interval) -> None:
     """Raises `UnsupportedGrammar` where the automaton would be too large."""
+    if not interval.not_steps and (interval.step is None or interval.step == 1):
+        return
     remainders, places = _scale(interval)
     if remainders * (places + 2) > MAX_REMAINDERS:
         raise UnsupportedGrammar(

@@ -422,7 +422,8 @@ class DistinctState(RuleState):
         self, top: ObjectFrame, name: str | None, slot: Slot, index: int | None
     ) -> Sequence | None:
         """What follows a property name; None if it would end in a duplicate or nowhere."""
-        plan, found = top.plan, []
+        plan = top.plan
+        found: list[Sequence] = []
         for term, pending in plan.options(slot, top.progress.pending):
             if index is None:
                 text = None if name is None else spell_text(name)

@@ -21,6 +21,8 @@ from umbel.grammar.values.terms import Term
 
 Scope = tuple[Resource, ...]
 _MAX_REFS = 1_000  # references in a row, each leading to the next
+# Steps of normalizing: a few seconds of Python. Schemas met in practice take less than 10,000.
+_MAX_EFFORT = 400_000
 _MAX_SEARCHED = 200  # subschemas looked at to find the place of a refused keyword
 
 
@@ -80,7 +82,9 @@ class SchemaReader:
         ] = []  # what is not enforced although a reader of the schema may expect it
         self._read = read
         self._ignored = ignored
-        self.algebra = Algebra(self._shape, limits, Effort(limits.max_work, cancelled))
+        self.algebra = Algebra(
+            self._shape, limits, Effort(min(limits.max_work, _MAX_EFFORT), cancelled)
+        )
         self.emptiness = Emptiness(self.algebra)
         self.places: list[Place] = [Place(True, "", document.main)]  # literal numbers start at 1
         self._numbers: dict[tuple[str, Scope], int] = {}

@@ -1,11 +1,13 @@
 """minLength, maxLength, pattern and format of one subschema to a set of strings."""
 
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
+from umbel.grammar.limits import Limits
 from umbel.grammar.regex import languages
 from umbel.grammar.regex.chardfa import CharDfa
 from umbel.grammar.schema.formats import ANNOTATED, FORMATS, MAX_LENGTHS
 from umbel.grammar.schema.listed import count_of
 from umbel.grammar.schema.reader import Place, SchemaReader
+from umbel.grammar.schema.spelling import text_leaf
 from umbel.grammar.values.strings import ALL_STRINGS, StringSet, Texts, string_set
 
 _STRING_KEYWORDS = frozenset({"minLength", "maxLength", "pattern", "format"})
@@ -76,3 +78,10 @@ def _format(reader: SchemaReader, place: Place) -> Texts | None:
         raise UnsupportedGrammar(
             f"format {name}: {exc.message}", place.where("format"), keyword="format"
         ) from exc
+
+
+def warm_up(limits: Limits) -> None:
+    """Make the automata of all formats now (half a second) instead of when one is first met."""
+    for name, pattern in FORMATS.items():
+        language = languages.from_regex(pattern, limits)
+        text_leaf(Texts(language, 0, MAX_LENGTHS.get(name)))

@@ -11,7 +11,8 @@ import pydantic
 import pytest
 from unit.grammar.oracles import byte_vocabulary, matches, random_walk, text_of, trained_vocabulary
 
-from umbel.grammar import GrammarError, compile_json_schema
+from umbel.grammar import GrammarError, Limits, compile_json_schema
+from umbel.grammar.schema.texts import warm_up
 
 
 class Color(enum.Enum):
@@ -130,3 +131,11 @@ def test_the_callers_dict_is_not_shared() -> None:
 def test_a_type_without_schema_is_refused(kind: Any) -> None:
     with pytest.raises(GrammarError, match="has no JSON Schema"):
         compile_json_schema(kind, byte_vocabulary())
+
+
+def test_formats_can_be_made_ready_beforehand() -> None:
+    warm_up(Limits())
+    constraint = compile_json_schema({"format": "date-time"}, byte_vocabulary())
+
+    assert matches(constraint, '"2024-02-29T12:00:00Z"')
+    assert not matches(constraint, '"2023-02-29T12:00:00Z"')
