@@ -42,11 +42,11 @@ _SIMPLE = ("say", "argument", "gen", "pick", "quote", "tool", "role", "number")
 _NESTED = ("fork", "if", "loop", "while", "match", "flag")
 
 
-def _steps(depth: int) -> st.SearchStrategy[tuple[Step, ...]]:
+def steps_of_depth(depth: int) -> st.SearchStrategy[tuple[Step, ...]]:
     simple = st.builds(Step, st.sampled_from(_SIMPLE), st.integers(0, 3))
     if depth == 0:
         return st.lists(simple, max_size=3).map(tuple)
-    inner = _steps(depth - 1)
+    inner = steps_of_depth(depth - 1)
     nested = st.builds(
         Step,
         st.sampled_from(_NESTED),
@@ -156,7 +156,7 @@ class _Writer:
 _files = itertools.count()
 
 
-def _program(steps: tuple[Step, ...]) -> tuple[Program, str]:
+def random_program(steps: tuple[Step, ...]) -> tuple[Program, str]:
     import linecache
 
     lines = _Writer().write(steps).splitlines()
@@ -186,10 +186,10 @@ def _tree(state: State) -> Any:
     return state.path, state.text(), state.messages(), state.variables(), calls, below
 
 
-@given(steps=_steps(2), seed=st.integers(0, 99))
+@given(steps=steps_of_depth(2), seed=st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
 def test_compiled_programs_give_what_eager_ones_give(steps: tuple[Step, ...], seed: int) -> None:
-    made, source = _program(steps)
+    made, source = random_program(steps)
 
     expected = _outcome(made.eager(), FakeModel(), 0)
 
@@ -201,12 +201,12 @@ def test_compiled_programs_give_what_eager_ones_give(steps: tuple[Step, ...], se
         assert from_json(to_json(compiled.graph)) == compiled.graph
 
 
-@given(steps=_steps(2), seed=st.integers(0, 99), every=st.integers(3, 9))
+@given(steps=steps_of_depth(2), seed=st.integers(0, 99), every=st.integers(3, 9))
 @settings(max_examples=30, deadline=None)
 def test_compiled_programs_fail_where_eager_ones_fail(
     steps: tuple[Step, ...], seed: int, every: int
 ) -> None:
-    made, source = _program(steps)
+    made, source = random_program(steps)
     model = FakeModel(fails=lambda context: sum(context) % every == 0)
 
     expected = _outcome(made.eager(), model, 0)
@@ -217,12 +217,12 @@ def test_compiled_programs_fail_where_eager_ones_fail(
         assert found == expected, source
 
 
-@given(steps=_steps(2), passes=st.sets(st.sampled_from(NAMES)), seed=st.integers(0, 99))
+@given(steps=steps_of_depth(2), passes=st.sets(st.sampled_from(NAMES)), seed=st.integers(0, 99))
 @settings(max_examples=30, deadline=None)
 def test_no_set_of_passes_changes_a_result(
     steps: tuple[Step, ...], passes: set[str], seed: int
 ) -> None:
-    made, source = _program(steps)
+    made, source = random_program(steps)
 
     expected = _outcome(made.eager(), FakeModel(), 0)
 

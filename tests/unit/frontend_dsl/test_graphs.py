@@ -111,11 +111,10 @@ def test_a_graph_streams_events_in_asyncio() -> None:
 
 
 def test_a_failure_in_a_graph_names_the_programs_line() -> None:
-    events = []
-    with FakeClient(model=FakeModel(fails=lambda context: True)) as client:
-        with pytest.raises(ProgramError) as info:
-            for event in run_graph(judge.graph, {"essay": "x"}, client):
-                events.append(event)  # noqa: PERF402  # the error comes after the last
+    events: list[Any] = []
+    failing = FakeModel(fails=lambda context: True)
+    with FakeClient(model=failing) as client, pytest.raises(ProgramError) as info:
+        events.extend(run_graph(judge.graph, {"essay": "x"}, client))
 
     assert isinstance(events[-1], ProgramFailed)
     line = judge.function.__code__.co_firstlineno + 3
@@ -184,6 +183,7 @@ def test_a_loop_may_fork(is_parallel: bool) -> None:
 
 # --- graphs from somebody else ---
 
+ENDLESS = {"ignore_eos": True, "max_tokens": None}
 PICK = Choose(branch="root", choices=(("a",),))
 GEN = Generate(branch="root", name="x", options={"max_tokens": 10})
 
@@ -303,7 +303,7 @@ def test_a_graph_that_cannot_run_is_refused(body: Block, message: str) -> None:
     ("body", "message"),
     [
         ((Generate(branch="root", name="x", line=4),), "g.py:4: warning: the program does not"),
-        ((Generate(branch="root", options={"ignore_eos": True, "max_tokens": None}),), "cannot end"),
+        ((Generate(branch="root", options=ENDLESS),), "cannot end"),
         ((msgspec.structs.replace(LOOP, until=("halt",)),), "cannot end before 5 turns"),
         (
             (

@@ -1,4 +1,4 @@
-"""Tools: checked arguments, time limits, retries, and their place in eager and compiled programs."""
+"""Tools: checked arguments, time limits, retries, and their place in programs."""
 
 import asyncio
 import threading
