@@ -305,7 +305,7 @@ def test_files_are_listed_newest_first_page_by_page_and_deleted() -> None:
 
     ids, pages, deleted, gone = run(steps)
 
-    assert sum(pages, []) == ids[::-1]
+    assert [file for page in pages for file in page] == ids[::-1]
     assert [len(page) for page in pages] == [2, 2, 1]
     assert deleted.json == {"id": ids[0], "object": "file", "deleted": True}
     assert gone.status == 404
@@ -329,7 +329,10 @@ def test_the_bytes_of_a_file_come_back_as_they_were() -> None:
     [
         (b"{}", "application/json"),
         (b"--XX\r\n\r\nx\r\n--XX--\r\n", "multipart/form-data; boundary=XX"),
-        (b"--XX\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\nx", "multipart/form-data; boundary=XX"),
+        (
+            b'--XX\r\ncontent-disposition: form-data; name="file"\r\n\r\nx',
+            "multipart/form-data; boundary=XX",
+        ),
         (b"", "multipart/form-data; boundary=XX"),
         (b"--XX--\r\n", "multipart/form-data; boundary=XX"),
     ],
