@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from umbel.grammar.errors import UnsupportedGrammar
 from umbel.grammar.pushdown.leaves import Leaf
 from umbel.grammar.pushdown.rules import Expansion, Head, Measure, RuleState, Sequence
-from umbel.grammar.schema.distinct import Distinct, DistinctState, Frozen
+from umbel.grammar.schema.completions import Distinct, Frozen
+from umbel.grammar.schema.distinct import DistinctState
 from umbel.grammar.values.arrays import ArrayWays, Counts
 from umbel.grammar.values.shapes import ArrayAtom
 from umbel.grammar.values.terms import Term

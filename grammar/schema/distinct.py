@@ -9,12 +9,11 @@ counted, up to a bound, as a product over the open containers.
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from umbel.grammar.errors import UnsupportedGrammar
 from umbel.grammar.pushdown.leaves import NO_TAG, Leaf, literal_leaf, override_leaf
 from umbel.grammar.pushdown.recorded import RecordedHead
 from umbel.grammar.pushdown.rules import (
@@ -27,180 +26,28 @@ from umbel.grammar.pushdown.rules import (
     sequence_cost,
 )
 from umbel.grammar.regex import languages
+from umbel.grammar.schema.completions import (
+    UNKNOWN,
+    ArrayFrame,
+    Chain,
+    Distinct,
+    Frames,
+    Frozen,
+    ObjectFrame,
+    thawed,
+)
 from umbel.grammar.schema.digits import NumberStyle, number_leaf
-from umbel.grammar.schema.objects import ColonState, ObjectPlan, Progress, Slot
+from umbel.grammar.schema.objects import ColonState, Slot
 from umbel.grammar.schema.spelling import language_leaf, plain_leaf
-from umbel.grammar.values.literals import Json, spell_number, spell_text
-from umbel.grammar.values.membership import Membership
+from umbel.grammar.values.literals import spell_number, spell_text
 from umbel.grammar.values.numbers import NumberSet
 from umbel.grammar.values.shapes import Shape
 from umbel.grammar.values.terms import Term
 
 if TYPE_CHECKING:
-    from umbel.grammar.schema.arrays import ArrayPlan
-    from umbel.grammar.schema.lowering import Lowering, ValuePlan
+    pass
 
-# A finished value, hashable, equal for equal JSON: ("s", text), ("n", Fraction), ("l", null or a
-# boolean),
-# ("a", items), ("o", frozenset of (name, value)).
-Frozen = tuple[str, Any]
-Chain = tuple[Frozen, ...]  # a rival's value at each open container, outermost first
-
-_UNKNOWN: Frozen = ("?", None)
 _MAX_LISTED = 1_000  # numbers between bounds that are listed one by one
-_MANY = 10_000  # completions: counting stops here; a unique array may have as many items
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectFrame:
-    """An open object. name: of the property being read."""
-
-    plan: ObjectPlan
-    progress: Progress
-    entries: tuple[tuple[str, Frozen], ...] = ()
-    name: str | None = None
-
-    def value(self) -> Frozen:
-        return ("o", frozenset(self.entries))
-
-    def with_child(self, value: Frozen) -> "ObjectFrame":
-        assert self.name is not None
-        return replace(self, entries=(*self.entries, (self.name, value)), name=None)
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayFrame:
-    """An open array."""
-
-    plan: "ArrayPlan"
-    items: tuple[Frozen, ...] = ()
-
-    def value(self) -> Frozen:
-        return ("a", self.items)
-
-    def with_child(self, value: Frozen) -> "ArrayFrame":
-        return replace(self, items=(*self.items, value))
-
-
-Frames = tuple[ObjectFrame | ArrayFrame, ...]
-
-
-class Distinct:
-    """What the states of one unique array share."""
-
-    def __init__(self, plan: "ArrayPlan") -> None:
-        self.plan = plan
-        self.lowering: Lowering = plan.lowering
-        self.membership = Membership(self.lowering.algebra)
-        self._counts: dict[Term, int] = {}
-
-    def check(self) -> None:
-        """Raises `UnsupportedGrammar` where completions cannot be counted, or items may run out."""
-        pending = list(self.plan.children())
-        seen = set(pending)
-        while pending:
-            plan = self.lowering.plan(pending.pop())
-            countable = all(array.is_simple for array in plan.arrays) and all(
-                each.is_simple or self._is_open(each) for each in plan.objects
-            )
-            if not countable:
-                raise UnsupportedGrammar(
-                    "uniqueItems over arrays or closed objects with conditions beyond items, "
-                    "properties and required is not supported",
-                    keyword="uniqueItems",
-                )
-            for inner in plan.children():
-                if inner not in seen:
-                    seen.add(inner)
-                    pending.append(inner)
-
-        atom = self.plan.atom
-        for index in range(min(atom.low, len(atom.items.prefix) + 1)):
-            wanted = index + 1 if index < len(atom.items.prefix) else atom.low
-            if atom.items.prefix and self.count(atom.items.at(index)) < min(wanted, _MANY):
-                raise UnsupportedGrammar(
-                    "uniqueItems over prefixItems with few values each is not supported",
-                    keyword="uniqueItems",
-                )
-
-    def _is_open(self, plan: ObjectPlan) -> bool:
-        """Whether there are always further properties that make an object differ from others."""
-        plan.prepare()
-        infinite = any(plan.has_free_names(kind, _MANY) for kind in range(len(plan.kinds)))
-        return infinite and plan.atom.high is None
-
-    def has_unused(self, term: Term, used: frozenset[Frozen]) -> bool:
-        inside = sum(self.membership.contains(term, _thawed(value)) for value in used)
-        return self.count(term) > inside
-
-    def count(self, term: Term) -> int:
-        """How many values a term has, up to a bound. A recursive term that has one has many."""
-        known = self._counts.get(term)
-        if known is None:
-            self._counts[term] = _MANY
-            known = self._counts[term] = min(_MANY, self._count(self.lowering.plan(term)))
-        return known
-
-    def _count(self, plan: "ValuePlan") -> int:
-        shape = plan.shape
-        total = int(shape.null) + len(shape.booleans)
-        for part in (shape.numbers, shape.strings):
-            count = part.finite_count(_MANY)
-            total += _MANY if count is None else count
-        # Alternatives may overlap: the largest is certain.
-        arrays = [self.completions(ArrayFrame(array)) for array in plan.arrays]
-        objects = [self.completions(self.object_frame(each)) for each in plan.objects]
-        return total + max(arrays, default=0) + max(objects, default=0)
-
-    def object_frame(self, plan: ObjectPlan) -> ObjectFrame:
-        plan.prepare()
-        return ObjectFrame(plan, plan.first())
-
-    def completions(self, frame: ObjectFrame | ArrayFrame) -> int:
-        """The ways to complete a container whose current child is finished."""
-        if isinstance(frame, ObjectFrame):
-            return self._object_completions(frame)
-        return self._array_completions(frame)
-
-    def _object_completions(self, frame: ObjectFrame) -> int:
-        plan = frame.plan
-        if plan.kinds:
-            return _MANY
-        total = 1
-        for index in range(len(plan.names)):
-            if not plan.is_gone(frame.progress, plan.names[index]):
-                optional = 0 if plan.required[index] else 1
-                total = min(_MANY, total * (self.count(plan.slots[index].term) + optional))
-        return total
-
-    def _array_completions(self, frame: ArrayFrame) -> int:
-        atom = frame.plan.atom
-        index, total, ways = len(frame.items), 0, 1
-        while total < _MANY and ways:
-            if index >= atom.low:
-                total += ways
-            if index == atom.high:
-                break
-            term = atom.items.at(index)
-            ways = min(_MANY, ways * (self.count(term) if self._has(term) else 0))
-            if atom.high is None and index >= max(atom.low, len(atom.items.prefix)):
-                return _MANY if ways else total
-            index += 1
-        return min(total, _MANY)
-
-    def _has(self, term: Term) -> bool:
-        return self.lowering.reader.emptiness.has_member(term)
-
-    def rest(self, frames: Frames) -> int:
-        """The ways to complete all open containers. The innermost has no child that is
-        unfinished.
-        """
-        total = 1
-        for depth, frame in enumerate(frames):
-            if depth < len(frames) - 1 and isinstance(frame, ArrayFrame):
-                frame = frame.with_child(_UNKNOWN)  # the next container: it counts for itself
-            total = min(_MANY, total * self.completions(frame))
-        return total
 
 
 class DistinctState(RuleState):
@@ -291,19 +138,20 @@ class DistinctState(RuleState):
         plan = lowering.plan(self._term)
         expected = self._expected()
         shape = _listed(plan.shape)
-        yield from self._literal_heads(lowering.literals(shape), expected)
-        spoilt = [v for v in {e for _, e in expected} if self._after_scalar(v, expected) is None]
-        banned = [(text, NO_TAG) for value in spoilt for text in _spellings(value)]
-        for texts in plan.shape.strings.atoms:
-            inside = sum(kind == "s" and texts.contains(text) for kind, text in spoilt)
+        # What a rival has here is told apart by literals: after any other text no rival is left.
+        values = {value for _, value in expected}
+        shared = [text for value in values if _is_in(shape, value) for text in _spellings(value)]
+        literals = dict.fromkeys((*lowering.literals(shape), *shared))
+        yield from self._literal_heads(list(literals), expected)
+        banned = [(text, NO_TAG) for value in values for text in _spellings(value)]
+        for texts in shape.strings.atoms:
+            inside = sum(kind == "s" and texts.contains(text) for kind, text in values)
             if texts.count(inside + 1) > inside:
                 excluded = [(spell_text(text), NO_TAG) for text in texts.excluded]
-                yield self._recorded(
-                    override_leaf(plain_leaf(texts), [*excluded, *banned]), expected
-                )
+                yield self._recorded(override_leaf(plain_leaf(texts), [*excluded, *banned]))
         style = NumberStyle(lowering.style.point_zero, unique=True)
         for interval in shape.numbers.intervals:
-            yield self._recorded(override_leaf(number_leaf(interval, style), banned), expected)
+            yield self._recorded(override_leaf(number_leaf(interval, style), banned))
         for array in plan.arrays:
             yield from self._opened(ArrayFrame(array), lowering.spacing.array_start, expected)
         for each in plan.objects:
@@ -328,11 +176,13 @@ class DistinctState(RuleState):
             self._frames, [chain for chain, other in expected if other == value], value
         )
 
-    def _recorded(self, leaf: Leaf, expected: list[tuple[Chain, Frozen]]) -> RecordedHead:
+    def _recorded(self, leaf: Leaf) -> RecordedHead:
+        """Texts that no rival has."""
+
         def follow(tag: int, text: bytes | None) -> Sequence:
-            value = _UNKNOWN if text is None else _frozen_text(text)
-            then = self._after_scalar(value, expected)
-            assert then is not None, "a value that may not come is not in the leaf"
+            value = UNKNOWN if text is None else _frozen_text(text)
+            then = self._done(self._frames, [], value)
+            assert then is not None, "without rivals every value may come"
             return then
 
         return RecordedHead(leaf, follow)
@@ -345,7 +195,7 @@ class DistinctState(RuleState):
         chains = [
             (*chain, value)
             for chain, value in expected
-            if value[0] == kind and contains(frame.plan.atom, _thawed(value))
+            if value[0] == kind and contains(frame.plan.atom, thawed(value))
         ]
         frames = (*self._frames, frame)
         if self._shared.rest(frames) > len(chains):
@@ -394,7 +244,7 @@ class DistinctState(RuleState):
             return
         for term, _ in top.plan.ways.options(index, ()):
             chains = [chain for chain in self._chains if len(chain[-1][1]) > index]
-            after = self._shared.rest((*self._frames[:-1], top.with_child(_UNKNOWN)))
+            after = self._shared.rest((*self._frames[:-1], top.with_child(UNKNOWN)))
             if after * self._shared.count(term) > len(chains):
                 yield from self._to("value", self._frames, chains, term).expand().heads
 
@@ -404,15 +254,25 @@ class DistinctState(RuleState):
             then = self._named(top, plan.names[index], plan.slots[index], index)
             if then is not None:
                 names.append((plan.spelled[index], then))
+        # Undeclared names that a rival has are literals too: after any other name no rival is left.
+        used = sorted({name for chain in self._chains for name, _ in chain[-1][1]})
+        extras = [name for name in used if self._is_free(top, name)]
+        for name in extras:
+            slot = next((s for lang, s in plan.kinds if lang is None or lang.accepts(name)), None)
+            then = None if slot is None else self._named(top, name, slot, None)
+            if then is not None:
+                names.append((spell_text(name), then))
         if names:
-            declared = literal_leaf((text, tag) for tag, (text, _) in enumerate(names))
-            yield Head(declared, lambda tag: names[tag][1], closing=(0,))
-        used = {name for chain in self._chains for name, _ in chain[-1][1]}
+            leaf = literal_leaf((text, tag) for tag, (text, _) in enumerate(names))
+            yield Head(leaf, lambda tag: names[tag][1], closing=(0,))
+        banned = [*plan.banned(top.progress.extras), *((spell_text(n), NO_TAG) for n in extras)]
         for language, slot in plan.kinds:
-            spoilt = [name for name in used if self._named(top, name, slot, None) is None]
-            banned = [*plan.banned(top.progress.extras), *((spell_text(n), NO_TAG) for n in spoilt)]
-            leaf = override_leaf(language_leaf(language or languages.ANY_TEXT), banned)
-            yield RecordedHead(leaf, _NameFollow(self, top, slot))
+            other = override_leaf(language_leaf(language or languages.ANY_TEXT), banned)
+            if self._named(top, None, slot, None) is not None:
+                yield RecordedHead(other, _NameFollow(self, top, slot))
+
+    def _is_free(self, top: ObjectFrame, name: str) -> bool:
+        return (spell_text(name), NO_TAG) not in top.plan.banned(top.progress.extras)
 
     def _required_first(self, top: ObjectFrame) -> list[int]:
         plan = top.plan
@@ -471,6 +331,14 @@ class _NameFollow:
         return then
 
 
+def _is_in(shape: Shape, value: Frozen) -> bool:
+    """Whether a scalar lies in the parts of a shape that are not listed value by value."""
+    kind, content = value
+    if kind == "s":
+        return any(texts.contains(content) for texts in shape.strings.atoms)
+    return kind == "n" and any(each.contains(content) for each in shape.numbers.intervals)
+
+
 def _can_still_equal(rival: Frozen, frame: ObjectFrame) -> bool:
     """Whether the rival has the property being read, and lacks none of its others for good."""
     plan, entries = frame.plan, dict(frame.entries)
@@ -497,17 +365,3 @@ def _spellings(value: Frozen) -> list[bytes]:
     if kind == "n":
         return [text.encode() for text in spell_number(content)]
     return []
-
-
-def _thawed(value: Frozen) -> Json:
-    """The JSON value again; numbers stay exact."""
-    kind, content = value
-    if kind == "a":
-        return [_thawed(item) for item in content]
-    if kind == "o":
-        return {name: _thawed(item) for name, item in content}
-    if kind == "l":
-        return json.loads(content)
-    if kind == "n":
-        return Decimal(content.numerator) / Decimal(content.denominator)
-    return content

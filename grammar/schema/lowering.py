@@ -15,8 +15,8 @@ from umbel.grammar.pushdown.rules import (
     sequence_cost,
 )
 from umbel.grammar.schema.arrays import ArrayPlan
+from umbel.grammar.schema.completions import Distinct
 from umbel.grammar.schema.digits import NumberStyle, check_interval, number_leaf
-from umbel.grammar.schema.distinct import Distinct
 from umbel.grammar.schema.objects import ObjectPlan
 from umbel.grammar.schema.reader import SchemaReader
 from umbel.grammar.schema.spacing import Spacing
