@@ -150,3 +150,11 @@ class Branch:
         if operation is not None:
             operation.fail(self, error)
         self.advance()
+
+
+def with_descendants(branch: Branch) -> list[Branch]:
+    """`branch` and all that was forked from it."""
+    found = [branch]
+    for one in found:
+        found += one.children
+    return found

@@ -1,17 +1,17 @@
 """One execution of a program: its branches, its greenlet, and how it ends."""
 
 import contextvars
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # ships none
 
-from umbel.frontend_dsl.branch import Branch, Signal
+from umbel.frontend_dsl.branch import Branch, Signal, with_descendants
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.events import Event
-from umbel.frontend_dsl.operations import Mark
+from umbel.frontend_dsl.operations import Mark, Race
 from umbel.frontend_dsl.tools import CURRENT, ToolCall
-from umbel.runtime.errors import InvalidRequest
+from umbel.runtime.errors import InvalidRequest, RequestCancelled
 
 if TYPE_CHECKING:
     from umbel.frontend_dsl.client import Client
@@ -110,6 +110,28 @@ class Execution:
             mark = Mark(Site.here())
             branch.add(mark)
             self.wait(mark.reached)
+
+    def settle_first(self, branches: Sequence[Branch], count: int) -> list[Branch]:
+        """Wait until `count` of `branches` are done without an error, or all have ended; cancel the
+        others. The first ones, in the order of `branches`.
+        """
+        self.require_open()
+        race = Race(branches, count, Site.here())
+        self.wait(race)
+        cause = RequestCancelled(f"{len(race.winners)} other branches were done first")
+        for branch in branches:
+            if branch not in race.winners:
+                error = ProgramError(
+                    cause,
+                    program=self.name,
+                    branch=branch.path,
+                    call="join(first=...)",
+                    site=race.site,
+                )
+                error.was_seen = True  # it was asked for
+                for below in with_descendants(branch):
+                    below.abort(error)
+        return race.winners
 
     def start_over(self) -> None:
         """Forget what was appended, but not what the calls gave: the program appends the same again

@@ -1,5 +1,6 @@
 """Operations that need no generation: text, roles, fork points, and marks to wait for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from umbel.frontend_dsl.branch import Branch, OpenMessage, Signal
@@ -128,6 +129,32 @@ class Mark:
 
     def __str__(self) -> str:
         return "wait"
+
+
+class Race(Signal):
+    """Set when `count` of `branches` have done what was appended so far, or all have ended.
+    `winners` are then those that are done without an error, in the order of `branches`.
+    """
+
+    def __init__(self, branches: Sequence[Branch], count: int, site: Site) -> None:
+        super().__init__()
+        self.site = site
+        self.winners: list[Branch] = []
+        self._count = count
+        self._marks = [(branch, Mark(site)) for branch in branches]
+        for branch, mark in self._marks:
+            mark.reached.waiting.append(self)
+            branch.add(mark)
+
+    def wake(self) -> None:
+        """A branch has come to its mark."""
+        if self.is_set:
+            return
+        ended = [branch for branch, mark in self._marks if mark.reached.is_set]
+        done = [branch for branch in ended if branch.error is None]
+        if len(done) >= self._count or len(ended) == len(self._marks):
+            self.winners = done[: self._count]
+            self.set()
 
 
 def start_sequence(branch: Branch) -> None:

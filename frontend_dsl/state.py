@@ -277,15 +277,32 @@ class Forks(Sequence[State]):
     def __init__(self, branches: list[State]) -> None:
         self._branches = branches
 
-    def join(self, *, raise_errors: bool = False) -> None:
-        """Wait until all branches have done what was appended to them.
+    def join(self, *, first: int | None = None, raise_errors: bool = False) -> list[State]:
+        """Wait until all branches have done what was appended to them; gives the branches.
+
+        `first`: wait only until so many of them are done without an error, and cancel what the
+        others and their forks still have under way; those end with `RequestCancelled`. Gives the
+        ones that were first; fewer than `first` if too many failed.
 
         A failed branch is a value: see `errors`. With `raise_errors` the first error is raised.
         """
+        if first is not None:
+            return self._join_first(first, raise_errors)
         errors = self.errors if raise_errors else self._settle()
         for error in errors:
             if error is not None and raise_errors:
                 raise error
+        return list(self._branches)
+
+    def race(self) -> State:
+        """The first branch that is done without an error; the others are cancelled. Raises the
+        first branch's error if all failed.
+        """
+        winners = self.join(first=1)
+        if not winners:
+            errors = [error for error in self.errors if error is not None]
+            raise errors[0]
+        return winners[0]
 
     @property
     def errors(self) -> list[ProgramError | None]:
@@ -314,6 +331,17 @@ class Forks(Sequence[State]):
 
     def __iter__(self) -> Iterator[State]:
         return iter(self._branches)
+
+    def _join_first(self, first: int, raise_errors: bool) -> list[State]:
+        if isinstance(first, bool) or not isinstance(first, int) or first < 1:
+            raise InvalidRequest(f"join(first={first!r}) is not valid: expected 1 or more")
+        branches = [state._branch for state in self._branches]
+        winners = branches[0].execution.settle_first(branches, first)
+        if raise_errors and len(winners) < first:
+            for error in self.errors:
+                if error is not None:
+                    raise error
+        return [State(branch) for branch in winners]
 
     def _settle(self) -> list[ProgramError | None]:
         for branch in self._branches:

@@ -14,7 +14,7 @@ import msgspec
 from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.graph.nodes import Arm, Block, Decide, Leave, Return
-from umbel.frontend_dsl.tracing.leaving import LeaveTrace
+from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
 from umbel.frontend_dsl.tracing.path import Fact, Finding, Mark, Met, Path, Point
 from umbel.frontend_dsl.tracing.recorder import Recording, as_data
 
@@ -44,14 +44,6 @@ class Explored:
 
 class _TooLarge(Exception):
     """More paths than a graph is for."""
-
-
-class NotTraceable(Exception):
-    """The program does something that no path may do; it runs eagerly."""
-
-    def __init__(self, error: LeaveTrace) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 @dataclass(slots=True, eq=False)

@@ -63,7 +63,11 @@ class Hooks:
             try:
                 self._functions[key] = self._make(function, with_points)
             except NoSource as error:
-                self.leave(f"{function.__name__}() cannot be followed: {error}")
+                code = function.__code__
+                raise LeaveTrace(
+                    f"{function.__name__}() cannot be followed: {error}",
+                    Site(code.co_filename, code.co_firstlineno),
+                ) from None
         return self._functions[key]
 
     def changed(self) -> str | None:

@@ -16,3 +16,11 @@ class LeaveTrace(BaseException):
         self.reason = reason
         self.site = site
         self.argument = argument
+
+
+class NotTraceable(BaseException):
+    """The program does something that no path may do; all of it runs eagerly."""
+
+    def __init__(self, error: LeaveTrace) -> None:
+        super().__init__(str(error))
+        self.error = error

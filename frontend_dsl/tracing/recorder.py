@@ -14,7 +14,7 @@ from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.state import MAX_FORK_WIDTH
 from umbel.frontend_dsl.tools import Tool
-from umbel.frontend_dsl.tracing.leaving import LeaveTrace
+from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
 from umbel.frontend_dsl.tracing.outcomes import gen_outcomes, schema_data
 from umbel.frontend_dsl.tracing.path import MAX_OUTCOMES, Path
 from umbel.frontend_dsl.tracing.symbols import MARK, Symbol, has_symbol, parts_of
@@ -274,12 +274,23 @@ class TraceForks(Sequence[TraceState]):
     def trace_key(self) -> Hashable:
         return tuple(state.trace_key() for state in self._states)
 
-    def join(self, *, raise_errors: bool = False) -> None:
+    def join(self, *, first: int | None = None, raise_errors: bool = False) -> "list[TraceState]":
         recording = self._recording
+        if first is not None:
+            self._depends_on_time("join(first=...)")
         if raise_errors:
             raise LeaveTrace("join(raise_errors=True) looks at failures", recording.path.site())
         branches = tuple(state._branch for state in self._states)
         recording.path.add(nodes.Join(branches=branches, **recording.where()))
+        return list(self._states)
+
+    def race(self) -> NoReturn:
+        self._depends_on_time("race()")
+
+    def _depends_on_time(self, what: str) -> NoReturn:
+        # Not a path that leaves: before Python went on, all branches would be waited for.
+        site = self._recording.path.site()
+        raise NotTraceable(LeaveTrace(f"{what} depends on which branch is first", site))
 
     @property
     def errors(self) -> NoReturn:

@@ -9,9 +9,9 @@ from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph.nodes import Graph
 from umbel.frontend_dsl.tools import Tool
 from umbel.frontend_dsl.tracing.arguments import ArgPath, symbols
-from umbel.frontend_dsl.tracing.explore import Explorer, NotTraceable
+from umbel.frontend_dsl.tracing.explore import Explorer
 from umbel.frontend_dsl.tracing.hooks import Hooks
-from umbel.frontend_dsl.tracing.leaving import LeaveTrace
+from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
 from umbel.frontend_dsl.tracing.path import Finding
 from umbel.frontend_dsl.tracing.recorder import Recording
 from umbel.frontend_dsl.tracing.snapshot import freeze

@@ -2,11 +2,13 @@
 
 import threading
 import tracemalloc
+from typing import Any
 
 import pytest
 from unit.frontend_dsl.fake_client import BOS, FakeClient, FakeModel
 
 from umbel.frontend_dsl import ProgramError, State, assistant, gen, program, select, user
+from umbel.frontend_dsl.driver import Driver
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SamplingParams
 
@@ -204,3 +206,83 @@ def test_a_width_out_of_range_is_refused(width: int) -> None:
 
     with FakeClient() as client, pytest.raises(ProgramError, match="from 1 to 4096"):
         bad.run(client)
+
+
+def _race(s: State) -> tuple[list[str], list[bool]]:
+    forks = s.fork(4)
+    for number, branch in enumerate(forks):
+        branch += f"{number}"
+        branch += gen("x", max_tokens=3)
+        (below,) = branch.fork(1)
+        below += gen("y", max_tokens=3)
+    winners = forks.join(first=2)
+    return [winner.path for winner in winners], [branch.error is None for branch in forks]
+
+
+def test_the_first_branches_win_and_the_others_are_cancelled() -> None:
+    client = FakeClient(manual=True)
+    deliveries: list[Any] = []
+    driver = Driver(client, deliveries.append)
+    execution = program(_race).execution(driver, {}, keep_events=False)
+    driver.start(execution)
+    driver.work()
+
+    first_calls = client.open_calls
+    for number in (3, 1):
+        while not first_calls[number].is_ended:
+            client.step(first_calls[number])
+    driver.feed(deliveries)
+    driver.work()
+
+    assert first_calls[0].is_cancelled
+    assert first_calls[2].is_cancelled
+    while not execution.is_over:
+        deliveries.clear()
+        for call in client.open_calls:
+            client.step(call)
+        driver.feed(deliveries)
+        driver.work()
+    assert execution.error is None
+    paths, are_fine = execution.result  # type: ignore[misc]  # what _race returns
+    assert paths == ["root/fork1[1]", "root/fork1[3]"]
+    assert are_fine == [False, True, False, True]
+
+
+def test_a_race_that_all_lose_raises_and_fewer_winners_are_no_error() -> None:
+    @program
+    def racing(s: State) -> str:
+        forks = s.fork(2)
+        for branch in forks:
+            branch += gen("x")
+        assert forks.join(first=2) == []
+        return forks.race().path
+
+    failing = FakeModel(fails=lambda context: True)
+    with FakeClient(model=failing) as client, pytest.raises(ProgramError, match="fails here"):
+        racing.run(client)
+    assert "depends on which branch is first" in racing.explain()
+
+
+def test_a_race_gives_a_branch_that_is_done() -> None:
+    @program
+    def racing(s: State) -> str:
+        forks = s.fork(3)
+        for number, branch in enumerate(forks):
+            branch += f"{number}" + gen("x", max_tokens=2)
+        winner = forks.race()
+        return winner["x"]
+
+    with FakeClient() as client:
+        state = racing.run(client)
+
+    done = [branch for branch in state.branches if branch.error is None]
+    assert state.result in [branch["x"] for branch in done]
+
+
+def test_a_number_of_winners_that_makes_no_sense_is_refused() -> None:
+    @program
+    def racing(s: State) -> None:
+        s.fork(2).join(first=0)
+
+    with FakeClient() as client, pytest.raises(ProgramError, match="expected 1 or more"):
+        racing.run(client)
