@@ -17,13 +17,14 @@ from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.graph.loops import turn
 from umbel.frontend_dsl.graph.nodes import RESULT, TOOLS, AnyNode, Block, Graph, Ref
+from umbel.frontend_dsl.graph.serial import sampling_options
 from umbel.frontend_dsl.graph.values import fill, part_text
 from umbel.frontend_dsl.operations import AppendText, AppendTokens, CloseRole, ForkPoint, Mark
 from umbel.frontend_dsl.operations import OpenRole as OpenRoleOperation
 from umbel.frontend_dsl.pending import PendingCall
 from umbel.frontend_dsl.state import State, append_call
 from umbel.frontend_dsl.tools import Tool, ToolCall
-from umbel.runtime.errors import InvalidRequest, UmbelError
+from umbel.runtime.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from umbel.frontend_dsl.execution import Execution
@@ -175,7 +176,7 @@ class GraphRun:
         except ProgramError as error:
             self._fail(item.order, error)
             return
-        except UmbelError as error:
+        except Exception as error:  # whatever it is, it belongs to this run alone
             self._fail(item.order, self._refusal(error, node))
             return
         self._num_items -= 1
@@ -281,7 +282,7 @@ class GraphRun:
             self._hand_out(node)
         except ProgramError as error:
             self._fail(item.order, error)
-        except UmbelError as error:
+        except Exception as error:  # whatever it is, it belongs to this run alone
             self._fail(item.order, self._refusal(error, node))
 
     def _hand_out(self, node: AnyNode) -> None:
@@ -289,9 +290,7 @@ class GraphRun:
         if isinstance(node, nodes.Say):
             self._say(node, site)
         elif isinstance(node, nodes.Generate):
-            options = dict(node.options)
-            if "logit_bias" in options:  # keys of JSON objects are strings
-                options["logit_bias"] = {int(k): v for k, v in options["logit_bias"].items()}
+            options = sampling_options(node)
             key = (node.branch, node.name or "")
             if key in self._types:
                 options["json_schema"] = self._types[key]
@@ -343,6 +342,9 @@ class GraphRun:
 
     def _fork(self, node: nodes.Fork, site: Site) -> None:
         branch = self._branches[node.branch]
+        taken = next((path for path in node.children if path in self._branches), None)
+        if taken is not None:
+            raise InvalidRequest(f"the branch {taken!r} exists already")
         branch.num_forks += 1
         children = [self.execution.new_branch(branch, path) for path in node.children]
         for child in children:

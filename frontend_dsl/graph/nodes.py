@@ -201,7 +201,7 @@ Block: TypeAlias = tuple[AnyNode, ...]
 Call: TypeAlias = Generate | Choose
 
 
-class Graph(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Graph(msgspec.Struct, frozen=True, kw_only=True):
     """One program. `defaults`: sampling options of every `gen`. `order_by`: where in the arguments
     the text of an instance first differs from another's, in the order of the text.
     """

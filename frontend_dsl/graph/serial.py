@@ -7,30 +7,28 @@ before anything runs.
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
+from umbel.frontend_dsl.calls import GenOptions, check_options
 from umbel.frontend_dsl.graph.nodes import (
     VERSION,
     AnyNode,
     Block,
     Choose,
-    Data,
     Decide,
     Fork,
     Generate,
     Graph,
-    Join,
-    Leave,
     Loop,
-    Mapping,
     Say,
-    Sequence,
     blocks_of,
     templates_of,
 )
 from umbel.frontend_dsl.graph.values import check_op
 from umbel.runtime.errors import InvalidRequest
+from umbel.runtime.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,9 @@ def _check_node(node: AnyNode, graph: Graph, limits: GraphLimits) -> None:
         raise InvalidRequest(f"a node names file {node.file} of {len(graph.files)}")
     if isinstance(node, Say) and node.token_ids is not None:
         raise InvalidRequest("a stored graph has no token ids: they belong to one tokenizer")
-    if isinstance(node, Fork):
+    if isinstance(node, Generate):
+        _check_options(node, graph)
+    elif isinstance(node, Fork):
         _bound("max_width", len(node.children), limits.max_width, "branches of one fork")
     elif isinstance(node, Choose):
         _bound("max_choices", len(node.choices), limits.max_choices, "choices")
@@ -143,26 +143,22 @@ def _bound(name: str, got: int, limit: int, what: str) -> None:
         raise InvalidRequest(f"the graph has {got} {what} or more; {name}={limit} is the bound")
 
 
-def has_leave(graph: Graph) -> bool:
-    from umbel.frontend_dsl.graph.nodes import walk
-
-    return any(isinstance(node, Leave) for node in walk(graph.body))
-
-
-def depth_of(data: Data) -> int:
-    """How deeply `data` is nested."""
-    if isinstance(data, Sequence):
-        return 1 + max((depth_of(item) for item in data.items), default=0)
-    if isinstance(data, Mapping):
-        return 1 + max((depth_of(item) for _, item in data.items), default=0)
-    return 1
+def sampling_options(node: Generate) -> dict[str, Any]:
+    """The options as `SamplingParams` takes them: keys of JSON objects are strings."""
+    options = dict(node.options)
+    bias = options.get("logit_bias")
+    if isinstance(bias, dict):
+        try:
+            options["logit_bias"] = {int(key): value for key, value in bias.items()}
+        except ValueError as error:
+            raise InvalidRequest(f"logit_bias has a key that is no token id: {error}") from None
+    return options
 
 
-def branches_of(node: AnyNode) -> tuple[str, ...]:
-    """The branches that `node` speaks of."""
-    if isinstance(node, Fork):
-        return (node.branch, *node.children)
-    if isinstance(node, Join):
-        return node.branches
-    branch = getattr(node, "branch", None)
-    return (branch,) if branch is not None else ()
+def _check_options(node: Generate, graph: Graph) -> None:
+    try:
+        check_options(graph.defaults)
+        check_options(node.options, extra=GenOptions.__annotations__)
+        SamplingParams(**{**graph.defaults, **sampling_options(node)})
+    except (InvalidRequest, TypeError) as error:
+        raise InvalidRequest(f"gen({node.name!r}) at line {node.line}: {error}") from error

@@ -152,7 +152,8 @@ class Explorer:
             self.num_met += 1
             return path, None, met.entry  # type: ignore[return-value]  # what `_meet` returned
         except LeaveTrace as error:
-            self.leaves.append(error)
+            error.__cause__ = error.__context__ = None  # they and the traceback hold the path
+            self.leaves.append(error.with_traceback(None))
             end = Leave(reason=error.reason, **recording.where(error.site))
         finally:
             self.tools.update(recording.tools)

@@ -215,6 +215,11 @@ def _nested(depth: int) -> Block:
             _graph(Say(branch="root", parts=(Arg(("a",), (Op("format", (">999999999",)),)),))),
             "wider",
         ),
+        (_graph(Generate(branch="root", options={"n": 3})), "n is not an option"),
+        (_graph(Generate(branch="root", options={"wild": 3})), "unknown option 'wild'"),
+        (_graph(Generate(branch="root", options={"stop": 3})), "gen"),
+        (_graph(Generate(branch="root", options={"logit_bias": {"a": 1}})), "no token id"),
+        (_graph(Generate(branch="root"), defaults={"regex": "a"}), "gen"),
         (_graph(version=99), "version 99"),
         (_graph(msgspec.structs.replace(LOOP, start=5)), "no valid turns"),
     ],
@@ -269,6 +274,28 @@ def test_a_hundred_thousand_nodes_are_handled_where_they_are_accepted() -> None:
 
     with FakeClient() as client:
         assert len(GraphProgram(graph).run(client).text()) == 100_000
+
+
+def test_a_branch_that_a_loop_makes_twice_fails_the_run() -> None:
+    fork = Fork(branch="root", children=("root/again",))
+    loop = msgspec.structs.replace(LOOP, body=(*LOOP.body, fork), until=("never",))
+
+    with FakeClient() as client, pytest.raises(ProgramError, match="exists already"):
+        GraphProgram(_graph(loop)).run(client)
+
+
+def test_options_that_json_spells_otherwise_arrive_as_they_were() -> None:
+    @program
+    def biased(s: State) -> None:
+        s += gen("x", logit_bias={5: 1.5}, stop=("a", "b"), max_tokens=2)
+
+    with FakeClient() as client:
+        GraphProgram(from_json(to_json(biased.graph))).run(client)
+
+    params = client.calls[0].params
+    assert params is not None
+    assert params.logit_bias == {5: 1.5}
+    assert params.stop == ("a", "b")
 
 
 # --- verification ---
