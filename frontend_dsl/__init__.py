@@ -14,6 +14,7 @@ from umbel.frontend_dsl.events import (
 from umbel.frontend_dsl.graph_program import GraphProgram, arun_graph, run_graph
 from umbel.frontend_dsl.program import Program, program
 from umbel.frontend_dsl.record import CallRecord
+from umbel.frontend_dsl.remote import Remote
 from umbel.frontend_dsl.report import Totals, draw, totals
 from umbel.frontend_dsl.state import Forks, State
 from umbel.frontend_dsl.tools import Tool, tool
@@ -29,6 +30,7 @@ __all__ = [
     "ProgramDone",
     "ProgramError",
     "ProgramFailed",
+    "Remote",
     "Site",
     "State",
     "TextDelta",

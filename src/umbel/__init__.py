@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from umbel.frontend_dsl import assistant, gen, image, program, select, system, tool, user
+    from umbel.frontend_dsl import Remote, assistant, gen, image, program, select, system, tool, user
     from umbel.runtime.config import EngineConfig
     from umbel.runtime.engine import Engine
     from umbel.runtime.errors import UmbelError
@@ -21,6 +21,7 @@ _HOME = {
     "Completion": "umbel.runtime.outputs",
     "Engine": "umbel.runtime.engine",
     "EngineConfig": "umbel.runtime.config",
+    "Remote": "umbel.frontend_dsl",
     "SamplingParams": "umbel.runtime.params",
     "UmbelError": "umbel.runtime.errors",
     "assistant": "umbel.frontend_dsl",
@@ -37,6 +38,7 @@ __all__ = [
     "Completion",
     "Engine",
     "EngineConfig",
+    "Remote",
     "SamplingParams",
     "UmbelError",
     "assistant",
