@@ -1,4 +1,6 @@
-"""`umbel batch FILE:PROGRAM in.jsonl -o out.jsonl`: a program over many items, resumable."""
+"""`umbel batch FILE:PROGRAM in.jsonl -o out.jsonl`: a program over many items, resumable. With
+first argument FILE.jsonl it does the requests of OpenAI's batch file: see `requests_batch`.
+"""
 
 import argparse
 import sys
@@ -15,6 +17,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from umbel.cli import requests_batch
 from umbel.cli.engine_options import add_engine_arguments, start_engine
 from umbel.cli.targets import load_target
 from umbel.frontend_dsl.batch.costs import Cost, CostReport
@@ -23,12 +26,16 @@ from umbel.frontend_dsl.batch.pipeline import BatchReport
 from umbel.frontend_dsl.batch.sources import count_items, fingerprint, read_items
 from umbel.runtime.errors import InvalidRequest
 
-HELP = "run a program over a file of items; goes on where it was when it is started again"
+HELP = "run a program over a file of items, or do the requests of a file"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="FILE:PROGRAM", help="or a graph, FILE.json")
-    parser.add_argument("input", metavar="INPUT", help="items: .jsonl, .csv or .parquet")
+    parser.add_argument(
+        "target", metavar="FILE:PROGRAM", help="or a graph, FILE.json, or requests, FILE.jsonl"
+    )
+    parser.add_argument(
+        "input", metavar="INPUT", nargs="?", help="items of a program: .jsonl, .csv or .parquet"
+    )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="results, one a line")
     parser.add_argument(
         "--checkpoint", metavar="FILE", help="default: the output with .journal at the end"
@@ -41,11 +48,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--redo-errors", action="store_true", help="run items again that failed before"
     )
+    requests = parser.add_argument_group("requests (FILE.jsonl, OpenAI's format)")
+    requests.add_argument(
+        "--resume", action="store_true", help="go on with an output; programs always do"
+    )
+    requests.add_argument(
+        "--errors", metavar="FILE", help="requests that failed (default: OUTPUT.errors.jsonl)"
+    )
+    requests.add_argument("--served-model-name", metavar="NAME", help="what bodies call the model")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no table")
     add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if requests_batch.is_requests_file(args.target):
+        return requests_batch.run(args)
+    if args.input is None:
+        raise InvalidRequest("a program needs a file of items: umbel batch FILE:PROGRAM INPUT")
     program = load_target(args.target)
     source, output = Path(args.input), Path(args.output)
     items = read_items(source)

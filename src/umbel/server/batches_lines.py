@@ -36,7 +36,8 @@ _HANDLERS: dict[BatchEndpoint, Handler] = {
     "/v1/completions": completions,
     "/v1/responses": responses,
 }
-_TRY_AGAIN = frozenset({429, 499, 503})  # the queue is full, we left, the server stops
+_QUEUE_FULL = 429
+_STOPPED = frozenset({499, 503})  # we left; the server or its engine ends
 _STREAM = re.compile(rb'"stream"\s*:\s*true')
 _RETRY_S = (0.02, 1.0)  # the first wait and the longest
 
@@ -149,7 +150,9 @@ async def answer_line(
         request_id = f"req_{secrets.token_hex(12)}"
         request = _request(line, request_id, tenant, left)
         response = await answer(service, _HANDLERS[line.url], request)
-        if response.status_code not in _TRY_AGAIN:
+        if response.status_code in _STOPPED:
+            break
+        if response.status_code != _QUEUE_FULL:
             body = msgspec.Raw(bytes(response.body))
             return OutputLine(
                 id=_output_id(),
@@ -160,7 +163,7 @@ async def answer_line(
             )
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, longest_s)
-    raise LinesStopped("the line was given up")
+    raise LinesStopped("the work on the requests was stopped before all of them were done")
 
 
 def refused_line(line: InputLine, code: str, message: str) -> OutputLine:

@@ -47,6 +47,7 @@ class _RunningBatch:
     tenant: str | None
     left: asyncio.Event = field(default_factory=asyncio.Event)  # its lines are to end
     is_cancelled: bool = False
+    is_stopped: bool = False  # lines were given up that the next server is to do
     task: "asyncio.Task[None] | None" = None
 
 
@@ -122,7 +123,7 @@ class BatchRunner:
                 await self._do_lines(running)
             finally:
                 timer.cancel()
-            if not self._service.is_draining:
+            if not running.is_stopped and not self._service.is_draining:
                 await self._end(running)
         except Exception:  # it stays open: a restart takes it up again
             logger.exception("batch %s cannot go on", batch.id)
@@ -175,7 +176,8 @@ class BatchRunner:
             after = page[-1].number
 
     def _must_stop(self, running: _RunningBatch) -> bool:
-        return running.left.is_set() or self._service.is_draining
+        is_stopped = running.is_stopped or self._service.is_draining
+        return is_stopped or running.left.is_set()
 
     async def _give_way(self, running: _RunningBatch) -> None:
         while self._service.engine.stats().num_waiting and not self._must_stop(running):
@@ -187,8 +189,8 @@ class BatchRunner:
                 self._service, decode_stored(line.input), tenant=running.tenant, left=running.left
             )
             await self._put(_done(running.batch, line, output))
-        except LinesStopped:
-            pass  # the end of the batch, or the next server, sees to it
+        except LinesStopped:  # the end of the batch, or the next server, sees to it
+            running.is_stopped = not running.left.is_set()
         finally:
             self._places.release()
 
