@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from umbel.grammar.errors import UnsupportedGrammar
 from umbel.grammar.pushdown.leaves import Leaf
-from umbel.grammar.pushdown.rules import Expansion, Head, Measure, RuleState, Sequence
+from umbel.grammar.pushdown.rules import (
+    UNREACHABLE,
+    Expansion,
+    Head,
+    Measure,
+    RuleState,
+    Sequence,
+)
 from umbel.grammar.schema.completions import Distinct, Frozen
 from umbel.grammar.schema.distinct import DistinctState
 from umbel.grammar.values.arrays import ArrayWays, Counts
@@ -180,13 +187,13 @@ class ItemState(RuleState):
         options.sort(
             key=lambda option: -sum(min(c, p.low) for c, p in zip(option[1], low, strict=True))
         )
-        best = None
-        for term, counts in options[:1]:
-            best = measure.state(plan.lowering.state(term)) + measure.state(
+        for term, counts in options:
+            cost = measure.state(plan.lowering.state(term)) + measure.state(
                 plan.after(self._length + 1, counts, self._used)
             )
-        assert best is not None, "an array that cannot go on has no item state"
-        return best
+            if cost < UNREACHABLE:
+                return cost
+        return UNREACHABLE
 
 
 def _nothing(tag: int) -> Sequence:

@@ -27,7 +27,7 @@ from umbel.grammar.values.numbers import Interval
 MAX_REMAINDERS = 5_000
 _MAX_DIGITS = 400
 _WHOLE = "(?:0|[1-9][0-9]*)"
-_EXPONENT = "(?:[eE][+-]?[0-9]{1,3})?"
+_EXPONENT = "(?:[eE][+-]?(?:[0-9]{1,2}|[12][0-9]{2}|30[0-8]))?"  # doubles end at 308
 _NOT_ZERO = "(?:[1-9][0-9]*(?:\\.[0-9]+)?|0\\.[0-9]*[1-9][0-9]*)"  # not the number zero
 _ZERO = "0(?:\\.0+)?"
 _ANY = f"-?{_WHOLE}(?:\\.[0-9]+)?{_EXPONENT}"

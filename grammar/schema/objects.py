@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 from umbel.grammar.errors import UnsupportedGrammar
 from umbel.grammar.pushdown.leaves import NO_TAG, Leaf, literal_leaf, override_leaf
 from umbel.grammar.pushdown.recorded import RecordedHead
-from umbel.grammar.pushdown.rules import Expansion, Head, Measure, RuleState, Sequence
+from umbel.grammar.pushdown.rules import (
+    UNREACHABLE,
+    Expansion,
+    Head,
+    Measure,
+    RuleState,
+    Sequence,
+)
 from umbel.grammar.regex import languages
 from umbel.grammar.regex.chardfa import CharDfa
 from umbel.grammar.schema.spelling import language_leaf
@@ -426,17 +433,25 @@ class KeyState(RuleState):
         if plan.is_simple and missing and not isinstance(progress.at, int):
             return self._sum_cost(missing, colon, measure)
         for index in self._cheap_order(missing):
-            ways = self._declared(index)
-            if ways:
-                term, after = min(ways, key=lambda way: len(way[1].pending))
-                key = measure.leaf(plan.key_leaf((index,)))
-                return colon + key + self._cost_after(term, after, measure)
+            key = colon + measure.leaf(plan.key_leaf((index,)))
+            cost = self._cost_of(self._declared(index), key, measure)
+            if cost < UNREACHABLE:
+                return cost
         for kind, leaf in enumerate(plan.extra_leaves(progress.extras)):
-            ways = self._extra(kind, None)
-            if ways:
-                term, after = min(ways, key=lambda way: len(way[1].pending))
-                return colon + measure.leaf(leaf) + self._cost_after(term, after, measure)
-        raise AssertionError("an object that cannot be completed has no key state")
+            if plan.has_free_name(kind, progress.extras):
+                key = colon + measure.leaf(leaf)
+                cost = self._cost_of(self._extra(kind, None), key, measure)
+                if cost < UNREACHABLE:
+                    return cost
+        return UNREACHABLE
+
+    def _cost_of(self, ways: list[tuple[Term, Progress]], key: int, measure: Measure) -> int:
+        """The way that leaves the fewest obligations, if tokens spell it; else the next one."""
+        for term, after in sorted(ways, key=lambda way: len(way[1].pending)):
+            cost = key + self._cost_after(term, after, measure)
+            if cost < UNREACHABLE:
+                return cost
+        return UNREACHABLE
 
     def _cheap_order(self, missing: tuple[str, ...]) -> Iterator[int]:
         plan = self._plan
