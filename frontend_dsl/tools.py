@@ -12,8 +12,8 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, get_type_hints, overload
 
 import msgspec
@@ -199,7 +199,8 @@ class ToolCall(PendingCall):
         self._tickets.append(ticket)
         context = contextvars.copy_context()
         context.run(CURRENT.set, None)  # a tool that runs a program runs it by itself
-        _workers().submit(context.run, _work, self._tool, self._arguments, ticket)
+        work = functools.partial(_work, self._tool, self._arguments, ticket)
+        _WORKERS.submit(functools.partial(context.run, work))
         limit_s = self._tool.timeout_s
         if limit_s is not None:
             timer = threading.Timer(limit_s, ticket, [_too_long(self._tool)])
@@ -240,6 +241,32 @@ def _too_long(tool: Tool) -> DeadlineExceeded:
     return DeadlineExceeded(f"tool {tool.name!r} took longer than its {tool.timeout_s} s")
 
 
-@functools.lru_cache(maxsize=1)
-def _workers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="umbel-tool")
+class _Workers:
+    """Threads that are made when there is none to spare, and never keep the process from ending:
+    a tool that is past its time limit may still be running.
+    """
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._num_threads = 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
+        if self._idle.acquire(blocking=False):
+            return
+        with self._lock:
+            if self._num_threads >= MAX_WORKERS:
+                return
+            self._num_threads += 1
+            name = f"umbel-tool-{self._num_threads}"
+        threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            self._work.get()()
+            self._idle.release()
+
+
+_WORKERS = _Workers()

@@ -142,6 +142,11 @@ class Hooks:
             return plain(left, "%") % plain(right, "%")
         return left % right
 
+    def contains(self, item: Any, container: Any) -> bool:
+        if isinstance(item, Symbol) and type(container) is str:
+            return bool(item.observe(lambda text: text in container, "in"))
+        return item in container
+
     def attribute(self, value: Any, name: str) -> Any:
         if isinstance(value, ModuleType):
             return self._of_module(value, name)

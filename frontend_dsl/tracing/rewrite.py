@@ -199,6 +199,24 @@ class _Rewriter(ast.NodeTransformer):
             return _hook("mod", node, node.left, node.right)
         return node
 
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        if not any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+            return node
+        if len(node.ops) > 1:
+            return _hook("leave", node, ast.Constant("`in` in a chain of comparisons"))
+        found = _hook("contains", node, node.left, node.comparators[0])
+        if isinstance(node.ops[0], ast.In):
+            return found
+        return ast.copy_location(ast.UnaryOp(ast.Not(), found), node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Mod):
+            reason = ast.Constant("%= may make a text that cannot be followed")
+            return ast.copy_location(ast.Expr(_hook("leave", node, reason)), node)
+        return node
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         if isinstance(node.ctx, ast.Load):

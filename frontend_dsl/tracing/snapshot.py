@@ -25,6 +25,22 @@ def freeze(value: object) -> Hashable | None:
         return None
 
 
+def _function(value: FunctionType, seen: dict[int, int], depth: int) -> Hashable:
+    """A function is its code (which is kept) and what it closes over: it may be made anew in each
+    run.
+    """
+    if id(value) in seen:
+        return ("seen", seen[id(value)])
+    seen[id(value)] = len(seen)
+    try:
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    except ValueError:  # a name that is bound further down
+        raise _Unknown from None
+    parts = (*cells, value.__defaults__, value.__kwdefaults__)
+    code = value.__code__
+    return ("function", code.co_filename, code, *(_freeze(p, seen, depth + 1) for p in parts))
+
+
 def _freeze(value: object, seen: dict[int, int], depth: int) -> Hashable:
     kind = type(value)
     trace_key = getattr(kind, "trace_key", None)  # a symbol knows what it stands for
@@ -32,6 +48,8 @@ def _freeze(value: object, seen: dict[int, int], depth: int) -> Hashable:
         return (kind.__name__, trace_key(value))
     if kind in _PLAIN:
         return (kind.__name__, value)
+    if value is NotImplemented or value is Ellipsis:
+        return repr(value)
     if depth > _MAX_DEPTH:
         raise _Unknown
     if kind in (tuple, list, set, frozenset, dict):
@@ -47,8 +65,14 @@ def _freeze(value: object, seen: dict[int, int], depth: int) -> Hashable:
         return (kind.__name__, *(_freeze(item, seen, depth + 1) for item in items))
     if isinstance(value, range | Enum):
         return (kind.__name__, repr(value))
-    if isinstance(value, FunctionType | BuiltinFunctionType | ModuleType | type):
-        return ("object", id(value))
+    if isinstance(value, ModuleType | type):
+        return ("object", id(value))  # they stay, so the id stays theirs
+    if isinstance(value, FunctionType):
+        return _function(value, seen, depth)
+    if isinstance(value, BuiltinFunctionType):
+        owner = value.__self__
+        of = id(owner) if isinstance(owner, ModuleType) else _freeze(owner, seen, depth + 1)
+        return ("builtin", value.__qualname__, of)
     if isinstance(value, Expression):
         return (kind.__name__, repr(value))
     raise _Unknown

@@ -54,12 +54,15 @@ def trace(program: Any, arguments: Mapping[str, Any], fixed: frozenset[ArgPath])
         hooks = Hooks(recording, type(program), guards)
         values = symbols(arguments, fixed, recording.path)
         before = freeze(values)
-        value = _call(hooks, function, recording, values)
-        changed = hooks.changed()
-        if changed is not None or freeze(values) != before:
-            what = changed if changed is not None else "an argument"
-            raise NotTraceable(LeaveTrace(f"it changes {what}, which lives outside", start))
-        return value
+        try:
+            return _call(hooks, function, recording, values)
+        finally:
+            # Also on a path that meets another, which would not make the change. (One that leaves
+            # makes it in Python, but then other paths may have seen it.)
+            changed = hooks.changed()
+            if changed is not None or freeze(values) != before:
+                what = changed if changed is not None else "an argument"
+                raise NotTraceable(LeaveTrace(f"it changes {what}, which lives outside", start))
 
     explorer = Explorer(run, program.defaults, start)
     try:

@@ -9,7 +9,7 @@ import pytest
 from unit.frontend_dsl.fake_client import FakeClient
 
 from umbel.frontend_dsl import Program, ProgramError, State, gen, program, tool
-from umbel.frontend_dsl.tools import ToolFailed
+from umbel.frontend_dsl.tools import MAX_WORKERS, ToolFailed
 from umbel.runtime.errors import DeadlineExceeded, InvalidRequest
 
 _calls: list[Any] = []
@@ -217,3 +217,20 @@ def test_outside_a_program_a_tool_is_its_function_with_checks() -> None:
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         tool(**options)(print)
+
+
+def test_many_calls_share_a_bounded_number_of_threads() -> None:
+    @tool
+    def quick(text: str) -> str:
+        return text + threading.current_thread().name[:10]
+
+    @program
+    def calls(s: State, text: str) -> str:
+        return quick(text)
+
+    with FakeClient() as client:
+        states = calls.run_batch(client, [{"text": f"{i}:"} for i in range(300)], max_in_flight=300)
+
+    assert [state.result for state in states] == [f"{i}:umbel-tool" for i in range(300)]
+    tools = [t for t in threading.enumerate() if t.name.startswith("umbel-tool")]
+    assert len(tools) <= MAX_WORKERS

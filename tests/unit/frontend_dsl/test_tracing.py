@@ -373,3 +373,59 @@ def test_compiling_needs_what_the_graph_depends_on() -> None:
     graph = needs.compile(count=2, passes=()).graph
     assert graph is not None
     assert sum(isinstance(node, Say) for node in walk(graph.body)) == 2
+
+
+def test_a_value_is_looked_for_in_a_text() -> None:
+    @program
+    def finds(s: State, name: str) -> list[bool]:
+        s += name
+        s += gen("x", choices=["es", "no", "q"])
+        return [s["x"] in "yes or no", s["x"] not in "yes", "e" in s["x"]]
+
+    for name in "abcdef":
+        compiled, eager = _both(finds, name=name)
+        assert compiled == eager
+
+
+def test_paths_with_other_closures_do_not_meet() -> None:
+    @program
+    def closes(s: State, name: str) -> list[str]:
+        out: list[str] = []
+        s += name
+        s += gen("x", choices=["a", "b", "c"])
+        if s["x"] == "a":
+            add = out.append
+            say = lambda: "first"  # noqa: E731
+        else:
+            other: list[str] = []
+            add = other.append
+            word = s["x"]
+            say = lambda: word  # noqa: E731
+        s += "."
+        add("seen")
+        s += say()
+        return out
+
+    for name in "abcdefgh":
+        compiled, eager = _both(closes, name=name)
+        assert compiled == eager
+
+
+def test_a_change_outside_is_found_on_a_path_that_meets_another() -> None:
+    log: list[str] = []
+
+    @program
+    def logs(s: State, name: str) -> str:
+        s += name
+        s += gen("x", choices=["a", "b"])
+        if s["x"] == "b":
+            log.append(name)
+        s += "."
+        return "same"
+
+    with FakeClient() as client:
+        states = [logs.run(client, name=name) for name in "abcdef"]
+
+    assert log == [name for name, s in zip("abcdef", states, strict=True) if s["x"] == "b"]
+    assert log
+    assert "it changes log" in logs.explain()
