@@ -314,6 +314,8 @@ class GraphRun:
             branch.add(CloseRole(node.role, site))
         elif isinstance(node, nodes.CallTool):
             self._tool(node, site)
+        elif isinstance(node, nodes.Await):
+            self._read(Ref(node.branch, node.name))
         elif isinstance(node, nodes.Return):
             self._return = node
         elif isinstance(node, nodes.Leave):
@@ -444,7 +446,7 @@ class GraphRun:
             self.finished.set()
 
     def _refusal(self, cause: BaseException, node: AnyNode) -> ProgramError:
-        branch = getattr(node, "branch", "root")
+        branch = node.branch if isinstance(node, nodes.Say) else "root"
         name, site = self.execution.name, self._site(node)
         return ProgramError(cause, program=name, branch=branch, call=None, site=site)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from umbel.frontend_dsl.graph.nodes import (
     AnyNode,
     Arg,
+    Await,
     Block,
     CallTool,
     Choose,
@@ -126,6 +127,8 @@ def describe(node: AnyNode) -> str:
         return f"{node.branch} forks into {len(node.children)}"
     if isinstance(node, Join):
         return f"wait for {len(node.branches)} branches"
+    if isinstance(node, Await):
+        return f"wait for {node.branch}[{node.name!r}]"
     if isinstance(node, OpenRole | CloseRole):
         return f"{node.branch}: {'open' if isinstance(node, OpenRole) else 'close'} {node.role}"
     if isinstance(node, Decide):

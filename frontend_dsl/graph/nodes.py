@@ -120,6 +120,15 @@ class Join(Node, frozen=True, kw_only=True, tag="join"):
     branches: tuple[str, ...]
 
 
+class Await(Node, frozen=True, kw_only=True, tag="await"):
+    """Go on when the call `name` of `branch` has its value: a read whose value is used later. It
+    keeps the failure that a run ends with the one that comes first in the program.
+    """
+
+    branch: str
+    name: str
+
+
 class OpenRole(Node, frozen=True, kw_only=True, tag="open"):
     branch: str
     role: str
@@ -189,6 +198,7 @@ AnyNode: TypeAlias = (
     | Choose
     | Fork
     | Join
+    | Await
     | OpenRole
     | CloseRole
     | Decide
@@ -276,7 +286,9 @@ def reads_of(node: AnyNode) -> list[tuple[str, str]]:
         if isinstance(part, Ref)
     ]
     data: list[Data] = []
-    if isinstance(node, Return):
+    if isinstance(node, Await):
+        found.append((node.branch, node.name))
+    elif isinstance(node, Return):
         data = [node.value]
     elif isinstance(node, CallTool):
         data = [value for _, value in node.arguments]

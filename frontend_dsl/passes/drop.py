@@ -11,6 +11,7 @@ import msgspec
 from umbel.frontend_dsl.graph.nodes import (
     TOOLS,
     AnyNode,
+    Await,
     Block,
     CallTool,
     Choose,
@@ -65,7 +66,12 @@ def _num_calls(graph: Graph) -> int:
 
 
 def _reads(graph: Graph) -> Reads:
-    found = {value for node in walk(graph.body) for value in reads_of(node)}
+    found = {
+        value
+        for node in walk(graph.body)
+        if not isinstance(node, Await)  # only waits
+        for value in reads_of(node)
+    }
     for node in walk(graph.body):
         if isinstance(node, Loop):
             found.add((node.subject.branch, node.subject.name))
@@ -76,8 +82,12 @@ def _without_tools(block: Block, reads: Reads) -> Block:
     return tuple(
         with_blocks(node, [_without_tools(inner, reads) for inner in blocks_of(node)])
         for node in block
-        if not (isinstance(node, CallTool) and node.is_pure and (TOOLS, node.id) not in reads)
+        if not _is_unread_tool(node, reads)
     )
+
+
+def _is_unread_tool(node: AnyNode, reads: Reads) -> bool:
+    return isinstance(node, CallTool) and node.is_pure and (TOOLS, node.id) not in reads
 
 
 def _alive(block: Block, live: frozenset[str], reads: Reads) -> tuple[Block, frozenset[str]]:
@@ -103,7 +113,7 @@ def _alive(block: Block, live: frozenset[str], reads: Reads) -> tuple[Block, fro
             if not live.intersection(node.children):
                 continue
             live |= {node.branch}
-        elif isinstance(node, Join):
+        elif isinstance(node, Join | Await):
             continue
         kept.append(node)
     return tuple(reversed(kept)), live

@@ -38,6 +38,10 @@ class Recording:
     def state(self, branch: str) -> "TraceState":
         return self.states.setdefault(branch, TraceState(self, branch))
 
+    def wait_for(self, branch: str, name: str) -> None:
+        """The program reads a value: whatever it does with it, it fails here if the call failed."""
+        self.path.add(nodes.Await(branch=branch, name=name, **self.where()))
+
     def where(self, site: Site | None = None) -> dict[str, int]:
         site = site or self.path.site()
         return {"file": self.files.setdefault(site.file, len(self.files)), "line": site.line}
@@ -59,13 +63,16 @@ class TraceState:
 
     def __getitem__(self, name: str) -> Symbol:
         branch, owned = self._owner(name)
+        self._recording.wait_for(branch, owned)
         return Symbol(self._path, (nodes.Ref(branch, owned),))
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._find(name) is not None
 
     def json(self, name: str) -> "TraceJson":
-        return TraceJson(self._path, self._owner(name))
+        owner = self._owner(name)
+        self._recording.wait_for(*owner)
+        return TraceJson(self._path, owner)
 
     def fork(self, width: int) -> "TraceForks":
         if isinstance(width, bool) or not isinstance(width, int):

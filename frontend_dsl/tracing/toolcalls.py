@@ -84,6 +84,8 @@ def call_tool(recording: Recording, tool: Tool, *args: Any, **options: Any) -> A
             **recording.where(),
         )
     )
+    if not tool.is_pure:
+        recording.wait_for(nodes.TOOLS, call_id)
     return _result(recording, tool, call_id)
 
 

@@ -15,6 +15,7 @@ from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
 from umbel.frontend_dsl.tracing.path import Finding
 from umbel.frontend_dsl.tracing.recorder import Recording
 from umbel.frontend_dsl.tracing.snapshot import freeze
+from umbel.frontend_dsl.tracing.waits import without_redundant_waits
 from umbel.frontend_dsl.tracing.world import Guard
 
 
@@ -74,7 +75,7 @@ def trace(program: Any, arguments: Mapping[str, Any], fixed: frozenset[ArgPath])
         parameters=tuple(arguments),
         files=tuple(explorer.files),
         defaults=dict(program.defaults),
-        body=block,
+        body=without_redundant_waits(block),
     )
     return Traced(
         graph=graph,
