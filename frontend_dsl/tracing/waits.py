@@ -8,8 +8,8 @@ Values = frozenset[tuple[str, str]]
 def without_redundant_waits(block: Block, known: Values = frozenset()) -> Block:
     """`block` without waits that change nothing. `known`: values that are there for sure.
 
-    A wait right before a node that reads the value, and nothing new before it, fails where that node
-    would fail.
+    A wait right before a node that reads the value, and nothing new before it, fails where that
+    node would fail.
     """
     out: list[AnyNode] = []
     for index, node in enumerate(block):
