@@ -20,6 +20,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-running", type=int, metavar="REQUESTS")
     group.add_argument("--max-waiting", type=int, metavar="REQUESTS")
     group.add_argument("--max-step-tokens", type=int, metavar="TOKENS")
+    group.add_argument(
+        "--num-blocks", type=int, metavar="BLOCKS", help="of KV (default: as many as fit)"
+    )
     group.add_argument("--threads", type=int, dest="num_threads", metavar="N")
     group.add_argument("--no-prefix-cache", dest="prefix_cache", action="store_false", default=None)
 
@@ -35,6 +38,7 @@ def start_engine(args: argparse.Namespace) -> "Engine":
         "max_running",
         "max_waiting",
         "max_step_tokens",
+        "num_blocks",
         "num_threads",
         "prefix_cache",
     )
