@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from umbel.grammar.errors import UnsupportedGrammar
-from umbel.grammar.schema.objects import ObjectPlan, Progress
+from umbel.grammar.schema.object_plan import ObjectPlan, Progress
 from umbel.grammar.values.literals import Json
 from umbel.grammar.values.membership import Membership
 from umbel.grammar.values.terms import Term
@@ -106,7 +106,9 @@ class Distinct:
         return infinite and plan.atom.high is None
 
     def has_unused(self, term: Term, used: frozenset[Frozen]) -> bool:
-        inside = sum(self.membership.contains(term, thawed(value)) for value in used)
+        inside = sum(
+            value == UNKNOWN or self.membership.contains(term, thawed(value)) for value in used
+        )
         return self.count(term) > inside
 
     def count(self, term: Term) -> int:

@@ -37,7 +37,8 @@ from umbel.grammar.schema.completions import (
     thawed,
 )
 from umbel.grammar.schema.digits import NumberStyle, number_leaf
-from umbel.grammar.schema.objects import ColonState, Slot
+from umbel.grammar.schema.object_plan import Slot
+from umbel.grammar.schema.objects import ColonState
 from umbel.grammar.schema.spelling import language_leaf, plain_leaf
 from umbel.grammar.values.literals import spell_number, spell_text
 from umbel.grammar.values.numbers import NumberSet

@@ -120,6 +120,7 @@ def _read(
         )
     lowering = Lowering(reader, spacing_of(options.whitespace), style, any_order=options.any_order)
     lowering.check(root)
+    reader.algebra.effort.release()
     warnings = [f"not enforced: {message}" for message in ignored.values()]
     return SchemaGrammar(lowering.state(root), root, reader, [*warnings, *reader.warnings])
 

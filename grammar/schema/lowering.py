@@ -17,7 +17,8 @@ from umbel.grammar.pushdown.rules import (
 from umbel.grammar.schema.arrays import ArrayPlan
 from umbel.grammar.schema.completions import Distinct
 from umbel.grammar.schema.digits import NumberStyle, check_interval, number_leaf
-from umbel.grammar.schema.objects import ObjectPlan
+from umbel.grammar.schema.object_plan import ObjectPlan
+from umbel.grammar.schema.objects import object_head
 from umbel.grammar.schema.reader import SchemaReader
 from umbel.grammar.schema.spacing import Spacing
 from umbel.grammar.schema.spelling import text_leaf
@@ -165,7 +166,7 @@ class ValueState(RuleState):
             plan = lowering.plan(self.term)
             heads = [Head(leaf, _nothing) for leaf in lowering.scalar_leaves(plan.shape)]
             heads += [array.head() for array in plan.arrays]
-            heads += [plan.head() for plan in plan.objects]
+            heads += [object_head(each) for each in plan.objects]
             self._expansion = Expansion(tuple(heads))
         return self._expansion
 

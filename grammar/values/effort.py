@@ -39,3 +39,8 @@ class Effort:
                 "use fewer overlapping alternatives and negations",
                 keyword="budget",
             )
+
+    def release(self) -> None:
+        """The grammar is compiled: what is left to do, state by state, must not fail any more."""
+        self._left, self._next_check = 1 << 62, 0
+        self._cancelled = None
