@@ -103,7 +103,7 @@ class Distinct:
         """Whether there are always further properties that make an object differ from others."""
         plan.prepare()
         infinite = any(plan.has_free_names(kind, _MANY) for kind in range(len(plan.kinds)))
-        return infinite and plan.atom.high is None
+        return infinite and plan.atom.high is None and not plan.atom.some
 
     def has_unused(self, term: Term, used: frozenset[Frozen]) -> bool:
         inside = sum(

@@ -202,14 +202,15 @@ class ObjectPlan:
 
     def may_end(self, progress: Progress) -> bool:
         at = progress.at
-        if progress.pending or progress.needed or progress.count < self._low:
+        if progress.pending or progress.needed or progress.count < self.low:
             return False
         if isinstance(at, int):
             return self._next_required[at] == len(self.names)
         return self.required_positions <= at
 
     @property
-    def _low(self) -> int:
+    def low(self) -> int:
+        """How many properties there must be, as far as the required names do not see to it."""
         return self.atom.low if self._counts else 0
 
     def candidates(self, progress: Progress) -> Iterator[int]:

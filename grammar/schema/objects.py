@@ -135,18 +135,28 @@ class KeyState(RuleState):
             return self._sum_cost(missing, colon, measure)
         for index in self._cheap_order(missing):
             key = colon + measure.leaf(plan.key_leaf((index,)))
-            cost = self._cost_of(self._declared(index), key, measure)
+            ways = self._declared(index)
+            if plan.names[index] not in missing:
+                ways = self._useful(ways)
+            cost = self._cost_of(ways, key, measure)
             if cost < UNREACHABLE:
                 return cost
         for kind in range(len(plan.kinds)):
             names = plan.witnesses(kind, progress.extras)
             if names:
                 key = max(measure.leaf(literal_leaf(spell_text(name))) for name in names)
-                ways = self._extra(kind, spell_text(names[0]))
+                ways = self._useful(self._extra(kind, spell_text(names[0])))
                 cost = self._cost_of(ways, colon + key, measure)
                 if cost < UNREACHABLE:
                     return cost
         return UNREACHABLE
+
+    def _useful(self, ways: list[tuple[Term, Progress]]) -> list[tuple[Term, Progress]]:
+        """Those that come nearer to the end: other properties could go on for ever."""
+        progress = self._progress
+        if progress.count < self._plan.low:
+            return ways
+        return [way for way in ways if len(way[1].pending) < len(progress.pending)]
 
     def _cost_of(self, ways: list[tuple[Term, Progress]], key: int, measure: Measure) -> int:
         """The way that leaves the fewest obligations, if tokens spell it; else the next one."""

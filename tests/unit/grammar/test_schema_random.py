@@ -9,9 +9,10 @@ from typing import Any
 import jsonschema
 import pytest
 from unit.grammar.naive_machine import NaiveMachine, accepts
+from unit.grammar.oracles import random_walk, text_of, trained_vocabulary
 from unit.grammar.schema_strategies import UNIVERSE, random_schema
 
-from umbel.grammar.errors import UnsatisfiableGrammar, UnsupportedGrammar
+from umbel.grammar import UnsatisfiableGrammar, UnsupportedGrammar, compile_json_schema
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.rules import RuleState
 from umbel.grammar.schema.front import SchemaOptions, read_schema
@@ -80,3 +81,21 @@ def _walk(machine: NaiveMachine, rng: random.Random) -> bytes | None:
         assert machine.advance(chosen)
         text += bytes([chosen])
     return None
+
+
+@pytest.mark.parametrize("seed", range(923, 963))
+def test_walks_by_tokens_within_a_limit_are_complete_and_valid(seed: int) -> None:
+    rng = random.Random(seed)
+    schema = _schema(rng)
+    vocabulary = trained_vocabulary()
+    try:
+        constraint = compile_json_schema(schema, vocabulary, any_order=rng.random() < 0.5)
+    except (UnsatisfiableGrammar, UnsupportedGrammar):
+        return
+
+    limit = constraint.start().closing_cost + rng.randint(0, 12)
+    taken, complete = random_walk(constraint, vocabulary, rng, limit=limit)
+
+    text = text_of(taken, vocabulary)
+    assert complete, text
+    assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)), text
