@@ -71,6 +71,7 @@ def load_part(args: argparse.Namespace) -> dict[str, Any]:
     options = ["--max-running", str(args.clients), "--num-blocks", str(args.blocks)]
     with served([*engine_options(args), *options]) as server:
         fill_cache(server)
+        asyncio.run(see_all_sizes(server, args.clients))
         stop = threading.Event()
 
         def watch() -> None:
@@ -116,6 +117,19 @@ def fill_cache(server: Server) -> None:
         words = " ".join(str((number + 1) * 7919 + at) for at in range(150))
         server.post(PATH, {"prompt": words, "max_tokens": 1})
     raise SystemExit("the cache does not fill")
+
+
+async def see_all_sizes(server: Server, num_clients: int) -> None:
+    """Steps of each number of rows: libraries keep something for each shape that they meet."""
+
+    async def call(number: int) -> None:
+        body = completion_body([100 + number] * 16, 4 + number)
+        async with streamed(server, PATH, body) as stream:
+            await stream.body()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(num_clients):
+            group.create_task(call(number))
 
 
 async def run_clients(server: Server, args: argparse.Namespace, tally: Tally) -> None:
