@@ -145,7 +145,9 @@ def compile_tool_calls(
     parallel: bool = True,
     limits: Limits = _DEFAULTS,
 ) -> Constraint:
-    """The output is an answer that may call tools, in a model's format: see `cfg.tools.tool_calls`."""
+    """The output is an answer that may call tools, in a model's format: see
+    `cfg.tools.tool_calls`.
+    """
     root = _lowerer(vocabulary, limits).tool_calls(
         tools, format_name, choice=choice, parallel=parallel
     )

@@ -41,7 +41,8 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class Network:
-    """What the parser runs on. rules[0] is the start; a symbol s >= 0 is shifts[s], ~r is rules[r].
+    """What the parser runs on. rules[0] is the start; a symbol s >= 0 is shifts[s], ~r is
+    rules[r].
     """
 
     rules: list[RuleAutomaton | Counter]
@@ -53,7 +54,8 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """How the parts that are no rules become states: JSON Schemas, special tokens, other grammars.
+    """How the parts that are no rules become states: JSON Schemas, special tokens, other
+    grammars.
     """
 
     schema: Callable[[str], RuleState]  # from JSON text
@@ -119,7 +121,8 @@ class _Assembler:
         return Network(finished, self.shifts, frozenset(ignored), is_nullable, grammar.scannerless)
 
     def _check_unused(self) -> None:
-        """Names in definitions that are never used must exist too: a typing error should not pass.
+        """Names in definitions that are never used must exist too: a typing error should not
+        pass.
         """
         grammar = self.grammar
         for definition in [*grammar.rules.values(), *grammar.terminals.values()]:

@@ -7,7 +7,6 @@ neighbours that would grow together (`let` and a name) can then be kept apart, a
 from typing import TYPE_CHECKING
 
 from umbel.grammar.cfg.assemble import Network
-from umbel.grammar.cfg.lexer import Lexicon
 from umbel.grammar.cfg.network import Counter
 from umbel.grammar.cfg.tables import Tables
 from umbel.grammar.cfg.terminals import Terminal
@@ -32,10 +31,10 @@ class _Prices:
 
 
 class Costs:
-    def __init__(self, network: Network, tables: Tables, lexicon: Lexicon) -> None:
+    def __init__(self, network: Network, tables: Tables, separators: frozenset[int]) -> None:
         self._network = network
         self._tables = tables
-        self._lexicon = lexicon
+        self._separators = separators
         self._prices: list[tuple[Measure, _Prices]] = []
 
     def of_state(self, state: "ParserState", measure: Measure) -> int:
@@ -81,7 +80,7 @@ class Costs:
 
     def _computed(self, measure: Measure) -> _Prices:
         shifts = [self._of_shift(shift, measure) for shift in self._network.shifts]
-        separator = min((shifts[number] for number in self._network.ignored), default=0)
+        separator = min((shifts[number] for number in self._separators), default=0)
         prices = _Prices(separator, shifts)
         prices.rules = [UNREACHABLE] * len(self._network.rules)
         changed = True
@@ -99,7 +98,8 @@ class Costs:
         return prices
 
     def _settle(self, rule: int, prices: _Prices) -> int:
-        """Costs of a rule's states to its end, given the rules' costs so far; returns the start's.
+        """Costs of a rule's states to its end, given the rules' costs so far; returns the
+        start's.
         """
         automaton = self._network.rules[rule]
         assert not isinstance(automaton, Counter)

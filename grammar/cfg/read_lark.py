@@ -10,7 +10,7 @@ import string
 from json import JSONDecodeError
 from typing import Any, NoReturn
 
-from umbel.grammar.cfg.common import COMMON
+from umbel.grammar.cfg.common_terminals import COMMON
 from umbel.grammar.cfg.expressions import (
     Both,
     Choice,

@@ -34,7 +34,8 @@ def _num_states(rule: RuleAutomaton | Counter) -> int:
 
 
 def _unrolled(rule: RuleAutomaton | Counter) -> RuleAutomaton:
-    """A counted repetition with a state for every count; its empty text is left out, as everywhere.
+    """A counted repetition with a state for every count; its empty text is left out, as
+    everywhere.
     """
     if isinstance(rule, RuleAutomaton):
         return rule

@@ -85,7 +85,8 @@ class Parser:
             n: shift for n, shift in enumerate(network.shifts) if isinstance(shift, Terminal)
         }
         self.lexicon = Lexicon(terminals, limits, scannerless=network.scannerless)
-        self.costs = Costs(network, self.tables, self.lexicon)
+        self.separators = self._separators()
+        self.costs = Costs(network, self.tables, self.separators)
         self._ignored_first = 0
         for number in self.ignored & terminals.keys():
             self._ignored_first |= self.lexicon.first[number]
@@ -96,6 +97,23 @@ class Parser:
         self._doubtful: dict[int, list[int]] = {}  # by the identity of a lexeme of the lexicon
         for state in range(len(self.tables.edges)):
             self.tables.beginnings(state)  # tells now what would be too ambiguous later
+
+    def _separators(self) -> frozenset[int]:
+        """Ignored terminals behind which anything else may begin: white space, but not a comment up
+        to the end of the line.
+        """
+        lexicon = self.lexicon
+        other_first = 0
+        for number, first in lexicon.first.items():
+            if number not in self.ignored:
+                other_first |= first
+        found = set()
+        for number in self.ignored & lexicon.terminals.keys():
+            dfa = lexicon.terminals[number].dfa
+            ends = np.flatnonzero(dfa.accepting[:-1]).tolist()
+            if not any(live_bytes(dfa, state) & other_first for state in ends):
+                found.add(number)
+        return frozenset(found)
 
     def start(self, *, may_end: bool) -> "ParserState":
         """may_end: whether the empty text counts, if the grammar allows it."""
@@ -113,14 +131,12 @@ class Parser:
     def state(
         self, frames: Iterable[Frame], *, touches: bool, ends_now: bool = False
     ) -> "ParserState":
-        """touches: text that is not ignored lies directly before, so that a separator may be
-        needed.
-        """
+        """touches: no separator lies directly before, so that one may be needed."""
         members = frozenset(frames)
         if len(members) > _MAX_STACKS:
             kept = sorted(members, key=lambda frame: (frame.depth, frame.state))[:_MAX_STACKS]
             members = frozenset(kept)
-        key = members, touches and bool(self.ignored), ends_now
+        key = members, touches and bool(self.separators), ends_now
         found = self._states.get(key)
         if found is None:
             found = self._states.setdefault(key, ParserState(self, *key))
@@ -198,7 +214,8 @@ class ParserState(RuleState):
         return found
 
     def expanded(self, *, with_fallbacks: bool) -> Expansion:
-        """Fallbacks look at the states that follow: those are asked without, or it would not end.
+        """Fallbacks look at the states that follow: those are asked without, or it would not
+        end.
         """
         shifts = self.parser.network.shifts
         heads = [self._head(lexeme, with_fallbacks=with_fallbacks) for lexeme in self.view.lexer]
@@ -305,7 +322,7 @@ class ParserState(RuleState):
                         below = parser.frame(target, below)
                     frames.add(below)
         ends_now = bool(ignored) and self.ends_now
-        return parser.state(frames, touches=len(ignored) < len(shifts), ends_now=ends_now)
+        return parser.state(frames, touches=not shifts <= parser.separators, ends_now=ends_now)
 
     def behind(self, text: bytes) -> Sequence | None:
         """What follows when `text` is read from here on and may be a part of a longer terminal;
@@ -366,7 +383,8 @@ class ParserState(RuleState):
 
 
 class Remainder(RuleState):
-    """The rest of a terminal whose beginning has been read: what is missing, or the end as it is.
+    """The rest of a terminal whose beginning has been read: what is missing, or the end as it
+    is.
     """
 
     __slots__ = ("_expansion",)
@@ -436,7 +454,8 @@ def _go_on(head: Head, tag: int, text: bytes) -> Sequence | None:
 
 
 def _with_returns(tables: Tables, frames: Iterable[Frame]) -> tuple[tuple[Frame, ...], bool]:
-    """The stacks after any number of returns from finished rules, and whether all may be finished.
+    """The stacks after any number of returns from finished rules, and whether all may be
+    finished.
     """
     stacks: dict[Frame, None] = {}
     ends = False

@@ -375,7 +375,8 @@ def suffix_automaton(chunks: tuple[str, ...]) -> list[dict[str, int]]:
 
 
 def _without_empty(dfa: ByteDfa) -> ByteDfa | None:
-    """The automaton without the empty text; None when that was all. The start is not entered again.
+    """The automaton without the empty text; None when that was all. The start is not entered
+    again.
     """
     if not dfa.accepting[0]:
         return dfa

@@ -1,4 +1,5 @@
-"""The Lark dialect's text to tokens. Line ends count only where a definition or directive begins.
+"""The Lark dialect's text to tokens. Line ends count only where a definition or directive
+begins.
 """
 
 import re
@@ -51,7 +52,8 @@ class Token:
 
 
 class Tokens:
-    """A reader over the text with one token of lookahead; `skip_to` lets others read a part of it.
+    """A reader over the text with one token of lookahead; `skip_to` lets others read a part of
+    it.
     """
 
     def __init__(self, source: Source, at: int = 0) -> None:

@@ -8,7 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from umbel.frontend_dsl import Remote, assistant, gen, image, program, select, system, tool, user
+    from umbel.frontend_dsl import (
+        Remote,
+        assistant,
+        gen,
+        image,
+        program,
+        select,
+        system,
+        tool,
+        user,
+    )
     from umbel.runtime.config import EngineConfig
     from umbel.runtime.engine import Engine
     from umbel.runtime.errors import UmbelError

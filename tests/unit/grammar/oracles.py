@@ -83,7 +83,9 @@ def matches(constraint: Constraint, text: str | bytes) -> bool:
 
 
 class Automaton:
-    """The whole byte automaton of a constraint whose places are finitely many, found byte by byte."""
+    """The whole byte automaton of a constraint whose places are finitely many, found byte by
+    byte.
+    """
 
     def __init__(self, constraint: Constraint) -> None:
         machine = TokenMachine(constraint.machine.root, byte_vocabulary())
