@@ -4,20 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt Makefile | cksum | cut -d' ' -f1)
 
-.PHONY: demo test lint unit integration setup clean
+.PHONY: demo test lint unit kernels integration setup clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
-test: lint unit integration
+test: lint unit kernels integration
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Small tensors: one torch thread in each of two processes beats two threads in one by far.
 unit: $(STAMP)
-	$(BIN)/pytest -q tests/unit
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 tests/unit
+
+# Triton kernels, interpreted and compiled ahead of time: no GPU needed.
+kernels: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n 2 tests/kernels
 
 integration: $(STAMP)
 	$(BIN)/pytest -q tests/integration

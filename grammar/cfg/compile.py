@@ -141,7 +141,8 @@ class GrammarLowerer:
             return frozenset((self._token_id(special.name),))
         if special.negated:
             raise UnsupportedGrammar(
-                "<[^...]> and <[*]> name tokens of text too, which cannot be told from text; for any "
+                "<[^...]> and <[*]> name tokens of text too, which cannot be told from "
+                "text; for any "
                 "text write /(.|\\n)*/",
                 keyword="<[^]>",
             )
@@ -153,7 +154,8 @@ class GrammarLowerer:
         texts = [number for number in sorted(ids) if self._vocabulary.text_of(number) is not None]
         if texts:
             raise UnsupportedGrammar(
-                f"token {texts[0]} is text; only special tokens can be named by number, write texts "
+                f"token {texts[0]} is text; only special tokens can be named by number, "
+                f"write texts "
                 "as strings",
                 keyword="<[]>",
             )
