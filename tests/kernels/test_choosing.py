@@ -149,6 +149,22 @@ def test_equal_logits_at_the_edge_are_kept_together(backend: Backend) -> None:
 
 
 @both_backends
+def test_the_last_token_that_is_kept_may_be_the_best_of_its_tile(backend: Backend) -> None:
+    logits = torch.zeros(2, 128)
+    logits[:, :3] = 5.0
+    logits[:, 100] = 3.0
+    filters = [(4, 1.0, 0.0), (0, 0.77, 0.0)]  # the first three have 0.756 of the mass
+
+    thresholds = choose_tokens(
+        logits, params_for(2, filters=filters), tile=64, backend=backend
+    ).thresholds
+
+    kept = logits >= thresholds[:, None]
+    assert kept[0].nonzero()[:, 0].tolist() == [0, 1, 2, 100]
+    assert kept[1].nonzero()[:, 0].tolist() == [0, 1, 2, 100]
+
+
+@both_backends
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_rows_with_nothing_to_choose_from_fail_alone(bad: float, backend: Backend) -> None:
     logits = draw_logits(5, 100)
