@@ -153,7 +153,8 @@ def test_the_last_token_that_is_kept_may_be_the_best_of_its_tile(backend: Backen
     logits = torch.zeros(2, 128)
     logits[:, :3] = 5.0
     logits[:, 100] = 3.0
-    filters = [(4, 1.0, 0.0), (0, 0.77, 0.0)]  # the first three have 0.756 of the mass
+    logits[:, 10] = torch.nextafter(torch.tensor(3.0), torch.tensor(0.0))
+    filters = [(4, 1.0, 0.0), (0, 0.75, 0.0)]  # the first three have 0.73 of the mass, four 0.765
 
     thresholds = choose_tokens(
         logits, params_for(2, filters=filters), tile=64, backend=backend
