@@ -86,7 +86,7 @@ class GroupedLinear:
         max_native_rows: int,
         out_dtype: torch.dtype = torch.bfloat16,
     ) -> None:
-        """bias: [O] bfloat16 or None. max_native_rows: see `native.tuning`. out_dtype: bfloat16 or
+        """bias: [O] bfloat16 or None. max_native_rows: how many are few. out_dtype: bfloat16 or
         float32.
 
         Raises `ValueError` where `can_group` is False.
@@ -97,7 +97,8 @@ class GroupedLinear:
         self.native = NativeProduct(weight, bias, out_dtype)
         self.dense = make_linear(weight.dequantized().bfloat16(), bias)
         self.weight_bytes = self.native.weight_bytes
-        self.max_native_rows = max_native_rows
+        self.num_bits = 4 if weight.codes.dtype == torch.uint8 else 8
+        self.max_native_rows = max_native_rows  # may be set anew: both forms are there
         self._out_dtype = out_dtype
 
     def __call__(self, x: Tensor) -> Tensor:

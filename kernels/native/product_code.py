@@ -62,11 +62,6 @@ def _unpack_8bit(emit: Emitter, address: Value) -> list[Value]:
     return vectors
 
 
-def _unpacked(emit: Emitter, address: Value) -> list[Value]:
-    """The 16 vectors of bfloat16 pairs of a group that was unpacked before, 1,024 bytes."""
-    return [emit.load(emit.at(address, 64 * pair), BF16X32, align=64) for pair in range(16)]
-
-
 def _bf16_bits(value: int) -> int:
     """Of a small non-negative integer."""
     if value == 0:
@@ -147,31 +142,26 @@ def _make_tile(num_rows: int, group_bytes: int, unpack: _Unpack, *, has_offsets:
     return tile
 
 
-def _make_unpacker(group_bytes: int, unpack: _Unpack) -> Any:
-    """(panel, num_groups, out): all groups of a panel, for the tiles that take it unpacked."""
-
-    @intrinsic
-    def unpacker(typingctx: Any, panel: Any, num_groups: Any, out: Any) -> Any:
-        def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
-            emit = Emitter(builder)
-            with cgutils.for_range(builder, args[1]) as loop:
-                source = builder.add(args[0], builder.mul(loop.index, I64(group_bytes)))
-                target = builder.add(args[2], builder.mul(loop.index, I64(1024)))
-                for pair, vector in enumerate(unpack(emit, source)):
-                    emit.store(vector, emit.at(target, 64 * pair), align=64)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, types.int64, types.int64), codegen
-
-    return unpacker
-
-
 q4_tile_1, q4_tile_2, q4_tile_4, q4_tile_8 = (
     _make_tile(num_rows, 256, _unpack_4bit, has_offsets=True) for num_rows in (1, 2, 4, 8)
 )
 q8_tile_1, q8_tile_2, q8_tile_4, q8_tile_8 = (
     _make_tile(num_rows, 512, _unpack_8bit, has_offsets=False) for num_rows in (1, 2, 4, 8)
 )
-unpack_q4, unpack_q8 = _make_unpacker(256, _unpack_4bit), _make_unpacker(512, _unpack_8bit)
-unpacked_q4_tile_8 = _make_tile(8, 1024, _unpacked, has_offsets=True)
-unpacked_q8_tile_8 = _make_tile(8, 1024, _unpacked, has_offsets=False)
+
+
+@intrinsic
+def sum_groups(typingctx: Any, x: Any, num_groups: Any, out: Any) -> Any:
+    """The float32 sum of each group of one bfloat16 row."""
+
+    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
+        emit = Emitter(builder)
+        two_ones = I32(0x3F803F80)
+        with cgutils.for_range(builder, args[1]) as loop:
+            at = builder.add(args[0], builder.mul(loop.index, I64(2 * GROUP)))
+            pairs = emit.dot_pairs(emit.zeros(), emit.load(at, BF16X32, align=2), two_ones)
+            place = builder.add(args[2], builder.mul(loop.index, I64(4)))
+            emit.store(emit.reduce("fadd", pairs), place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import carray, cfunc, njit, types
+from numba import cfunc, types
 from torch import Tensor
 
 from umbel.kernels.grouped import GROUP, GroupedWeight
@@ -23,35 +23,16 @@ from umbel.kernels.native.product_code import (
     q8_tile_2,
     q8_tile_4,
     q8_tile_8,
-    unpack_q4,
-    unpack_q8,
-    unpacked_q4_tile_8,
-    unpacked_q8_tile_8,
+    sum_groups,
 )  # fmt: skip
 from umbel.kernels.native.simd import (
     fetch_add,
     load_int64,
-    to_float,
-    uint16_pointer,
 )  # fmt: skip
 from umbel.kernels.native.threads import run_unsafe
 
 _PANELS_AT_ONCE = 4  # what a thread takes at a time
-_MIN_UNPACKED_ROWS = 16  # from here on codes are unpacked once for all tiles of rows
 _NUM_ARGS = 12
-
-
-@njit
-def _sum_groups(x, stride, num_rows, num_groups):
-    sums = np.empty(num_rows * num_groups, np.float32)
-    for row in range(num_rows):
-        values = carray(uint16_pointer(x + row * stride), num_groups * GROUP)
-        for group in range(num_groups):
-            total = np.float32(0)
-            for i in range(GROUP):
-                total += to_float(values[group * GROUP + i])
-            sums[row * num_groups + group] = total
-    return sums
 
 
 @cfunc(types.void(types.int64), cache=True)
@@ -63,10 +44,9 @@ def _multiply_4bit(args):
     num_groups, num_panels, bias = load_int64(args, 6), load_int64(args, 7), load_int64(args, 8)
     y, y_stride, is_float = load_int64(args, 9), load_int64(args, 10), load_int64(args, 11)
     panel_bytes = 64 if is_float else 32
-    sums = _sum_groups(x, stride, num_rows, num_groups)
-    is_unpacked = num_rows >= _MIN_UNPACKED_ROWS
-    memory = np.empty(1024 * num_groups + 64 if is_unpacked else 64, np.uint8)
-    dense = (memory.ctypes.data + 63) // 64 * 64
+    sums = np.empty(num_rows * num_groups, np.float32)
+    for row in range(num_rows):
+        sum_groups(x + row * stride, num_groups, sums.ctypes.data + 4 * row * num_groups)
     while True:
         start = fetch_add(args, _PANELS_AT_ONCE)
         if start >= num_panels:
@@ -75,26 +55,10 @@ def _multiply_4bit(args):
             codes = panels + panel * num_groups * GROUP * LANES // 2
             steps = scales + panel * num_groups * LANES * 4
             first, row = bias + 4 * LANES * panel, 0
-            if is_unpacked:
-                unpack_q4(codes, num_groups, dense)
             while row < num_rows:
                 at, place = x + row * stride, y + row * y_stride + panel * panel_bytes
                 sums_at = sums.ctypes.data + 4 * row * num_groups
-                if num_rows - row >= 8 and is_unpacked:
-                    count = 8
-                    unpacked_q4_tile_8(
-                        dense,
-                        steps,
-                        at,
-                        stride,
-                        sums_at,
-                        num_groups,
-                        first,
-                        place,
-                        y_stride,
-                        is_float,
-                    )
-                elif num_rows - row >= 8:
+                if num_rows - row >= 8:
                     count = 8
                     q4_tile_8(
                         codes,
@@ -151,7 +115,6 @@ def _multiply_4bit(args):
                         is_float,
                     )
                 row += count
-    memory[0] = 0  # a use: numba frees an array after the last one, whoever has its address
 
 
 @cfunc(types.void(types.int64), cache=True)
@@ -163,9 +126,6 @@ def _multiply_8bit(args):
     num_groups, num_panels, bias = load_int64(args, 6), load_int64(args, 7), load_int64(args, 8)
     y, y_stride, is_float = load_int64(args, 9), load_int64(args, 10), load_int64(args, 11)
     panel_bytes = 64 if is_float else 32
-    is_unpacked = num_rows >= _MIN_UNPACKED_ROWS
-    memory = np.empty(1024 * num_groups + 64 if is_unpacked else 64, np.uint8)
-    dense = (memory.ctypes.data + 63) // 64 * 64
     while True:
         start = fetch_add(args, _PANELS_AT_ONCE)
         if start >= num_panels:
@@ -174,16 +134,9 @@ def _multiply_8bit(args):
             codes = panels + panel * num_groups * GROUP * LANES
             steps = scales + panel * num_groups * LANES * 2
             first, row = bias + 4 * LANES * panel, 0
-            if is_unpacked:
-                unpack_q8(codes, num_groups, dense)
             while row < num_rows:
                 at, place = x + row * stride, y + row * y_stride + panel * panel_bytes
-                if num_rows - row >= 8 and is_unpacked:
-                    count = 8
-                    unpacked_q8_tile_8(
-                        dense, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
-                    )
-                elif num_rows - row >= 8:
+                if num_rows - row >= 8:
                     count = 8
                     q8_tile_8(
                         codes, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
@@ -204,7 +157,6 @@ def _multiply_8bit(args):
                         codes, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
                     )
                 row += count
-    memory[0] = 0  # a use: numba frees an array after the last one, whoever has its address
 
 
 class NativeProduct:

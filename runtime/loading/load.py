@@ -14,6 +14,7 @@ from umbel.kernels.rope import RopeSpec
 from umbel.runtime.errors import ModelError
 from umbel.runtime.loading.gguf_file import GGUFFile
 from umbel.runtime.loading.source import CONFIG_FILE, ModelSource
+from umbel.runtime.loading.tuning import DEFAULT_LIMITS, tune_row_limits
 from umbel.runtime.loading.weights import DummyReader, GGUFReader, SafetensorsReader, WeightReader
 from umbel.runtime.models.config import LayerConfig, ModelConfig
 from umbel.runtime.models.decoder import Decoder, DecoderWeights, LayerWeights
@@ -31,7 +32,6 @@ from umbel.runtime.models.tensors import (
 
 logger = logging.getLogger(__name__)
 
-MAX_NATIVE_ROWS = 48
 _DTYPES = (torch.bfloat16, torch.float32)
 _GGUF_EMBEDDING = "token_embd.weight"
 
@@ -68,7 +68,9 @@ def load_model(
         reader = SafetensorsReader(source.path, config)
     check_tensors(expected, reader.shapes, reader.where)
     with torch.inference_mode():
-        decoder = Decoder(config, _Builder(config, reader, dtype).build())
+        weights = _Builder(config, reader, dtype).build()
+        tune_row_limits(weights.products)
+        decoder = Decoder(config, weights)
     size_mib = decoder.weight_bytes / 2**20
     logger.info("loaded %s (%s, %s, %.0f MiB)", source.path, config.architecture, dtype, size_mib)
     return decoder
@@ -121,6 +123,15 @@ def _with_rope_factors(config: ModelConfig, factors: list[float]) -> ModelConfig
     return dataclasses.replace(config, layers=tuple(layers))
 
 
+def _grouped_linear(
+    weight: GroupedWeight, bias: Tensor | None, out_dtype: torch.dtype
+) -> GroupedLinear:
+    num_bits = 4 if weight.offsets is not None else 8
+    return GroupedLinear(
+        weight, bias, max_native_rows=DEFAULT_LIMITS[num_bits], out_dtype=out_dtype
+    )
+
+
 class _Builder:
     """Fills the weights of a decoder, fusing and packing one product at a time to save memory."""
 
@@ -160,9 +171,7 @@ class _Builder:
     def _head(self, embedding: Tensor | None) -> Linear:
         grouped = self._grouped([HEAD if embedding is None else EMBEDDING])
         if grouped is not None:
-            return GroupedLinear(
-                grouped, None, max_native_rows=MAX_NATIVE_ROWS, out_dtype=torch.float32
-            )
+            return _grouped_linear(grouped, None, torch.float32)
         return make_linear(self._load(HEAD) if embedding is None else embedding)
 
     def _grouped(self, names: list[str]) -> GroupedWeight | None:
@@ -186,7 +195,7 @@ class _Builder:
             bias = torch.cat([self._load(f"{prefix}{name}.bias") for name in names])
         grouped = self._grouped([f"{prefix}{name}.weight" for name in names])
         if grouped is not None:
-            return GroupedLinear(grouped, bias, max_native_rows=MAX_NATIVE_ROWS)
+            return _grouped_linear(grouped, bias, torch.bfloat16)
         weights = [self._load(f"{prefix}{name}.weight") for name in names]
         return make_linear(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
 

@@ -58,6 +58,12 @@ class DecoderWeights:
     final_norm: RMSNorm
     head: Linear  # [E] -> [V]
 
+    @property
+    def products(self) -> list[Linear]:
+        """All products, the head last."""
+        own = [(layer.qkv, layer.output, layer.gate_up, layer.down) for layer in self.layers]
+        return [product for of_layer in own for product in of_layer] + [self.head]
+
 
 class Decoder:
     """A model that is ready to compute. Has no state of its own but the tables of RoPE."""
@@ -87,11 +93,7 @@ class Decoder:
 
         The embedding is not counted: a step reads single rows of it.
         """
-        total = self._weights.head.weight_bytes
-        for layer in self._weights.layers:
-            products = (layer.qkv, layer.output, layer.gate_up, layer.down)
-            total += sum(product.weight_bytes for product in products)
-        return total
+        return sum(product.weight_bytes for product in self._weights.products)
 
     def forward(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
         """token_ids, positions: [T] int64 -> hidden rows [T, E], before the final norm.
