@@ -16,8 +16,7 @@ Json = Any  # a JSON value as `json.loads` gives it; fractions are Decimals, as 
 @dataclass(frozen=True, slots=True)
 class LoadedSchema:
     """value: a dict or bool that the caller's object does not share. text: its JSON. is_typed: it
-    comes from a
-    Python type, whose decoder may want integers without `.0`.
+    comes from a Python type, whose decoder may want integers without `.0`.
     """
 
     value: Json
@@ -27,7 +26,13 @@ class LoadedSchema:
 
 def load_schema(schema: Any, limits: Limits) -> LoadedSchema:
     """Raises `GrammarError` for anything that is no schema."""
-    text = schema if isinstance(schema, str) else _dump(_from_type(schema))
+    is_typed = not isinstance(schema, str | dict | bool)
+    if isinstance(schema, str):
+        text = schema
+    elif is_typed:
+        text = _dump(_closed(_from_type(schema)))
+    else:
+        text = _dump(schema)
     if len(text) > limits.max_source_chars:
         raise GrammarError(
             f"JSON Schema of {len(text)} characters is longer than the "
@@ -41,12 +46,10 @@ def load_schema(schema: Any, limits: Limits) -> LoadedSchema:
         raise GrammarError(
             f"a JSON Schema is an object or a boolean, got {type(loaded).__name__}", ""
         )
-    return LoadedSchema(loaded, text, not isinstance(schema, str | dict | bool))
+    return LoadedSchema(loaded, text, is_typed)
 
 
 def _from_type(schema: Any) -> Json:
-    if isinstance(schema, dict | bool):
-        return schema
     if hasattr(schema, "model_json_schema"):  # a pydantic model
         return schema.model_json_schema()
     if schema is None or isinstance(schema, int | float | list | tuple | bytes):
@@ -60,6 +63,29 @@ def _from_type(schema: Any) -> Json:
             f"{schema!r:.100} has no JSON Schema: {exc}; give a dict, a bool, JSON text, "
             "a msgspec Struct, a dataclass, a TypedDict, an Enum, a Literal or a pydantic model"
         ) from exc
+
+
+def _closed(schema: Json) -> Json:
+    """The schema of a type with `additionalProperties: false` where it says nothing of them: a type
+    has the fields that it has, and a model should not be free to invent more.
+
+    Not below `allOf`, where each part would exclude the fields of the others.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    made: dict[str, Json] = {}
+    for keyword, value in schema.items():
+        if keyword in ("$defs", "definitions", "properties") and isinstance(value, dict):
+            made[keyword] = {name: _closed(part) for name, part in value.items()}
+        elif keyword in ("anyOf", "oneOf", "prefixItems") and isinstance(value, list):
+            made[keyword] = [_closed(part) for part in value]
+        elif keyword in ("items", "additionalProperties"):
+            made[keyword] = _closed(value)
+        else:
+            made[keyword] = value
+    if "properties" in made and "allOf" not in made:
+        made.setdefault("additionalProperties", False)
+    return made
 
 
 def _dump(schema: Json) -> str:

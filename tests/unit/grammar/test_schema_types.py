@@ -139,3 +139,20 @@ def test_formats_can_be_made_ready_beforehand() -> None:
 
     assert matches(constraint, '"2024-02-29T12:00:00Z"')
     assert not matches(constraint, '"2023-02-29T12:00:00Z"')
+
+
+class Inner(msgspec.Struct):
+    b: bool
+
+
+class Outer(msgspec.Struct):
+    a: int
+    inner: list[Inner]
+
+
+def test_a_type_has_only_the_fields_that_it_declares() -> None:
+    constraint = compile_json_schema(Outer, byte_vocabulary())
+
+    assert matches(constraint, '{"a":1,"inner":[{"b":true}]}')
+    assert not matches(constraint, '{"a":1,"inner":[],"c":2}')
+    assert not matches(constraint, '{"a":1,"inner":[{"b":true,"c":2}]}')
