@@ -6,8 +6,7 @@ Two claims, for 1, 16 and 64 rows: the planner's lower bound is never above a me
 measured time is explained to within 25% by the bound and three overheads, each measured apart:
 
 * `in turn`: products and attention do not overlap, so their bounds add up (from the cost model)
-* `products`: how far products of so many rows stay below the roofline, on square matrices of the
-  mean size of the model's
+* `products`: how long the model's own products take alone, one after the other, above their bound
 * `the rest`: a step of a model without products (`hollow_model`), host time included, less the
   bound of its attention
 
@@ -17,19 +16,18 @@ programs used the machine, since the figures are then of no use.
 
 import argparse
 import json
-import math
 import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import torch
 from hollow_model import hollow_decoder
 from quiet_machine import mark, other_cores, other_cores_now
 
-from umbel.kernels.linear import make_linear
+from umbel.kernels.linear import Linear
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.constraints import ConstraintCompiler, make_vocabulary
 from umbel.runtime.engine import Engine
@@ -40,7 +38,7 @@ from umbel.runtime.parts import EngineParts, load_parts
 from umbel.runtime.roofline import cost
 from umbel.runtime.roofline.devices import measure_cpu
 from umbel.runtime.roofline.gauge import MeasuredSteps
-from umbel.runtime.roofline.records import Device, ModelShape, StepWork, dtype_bytes
+from umbel.runtime.roofline.records import Device, StepWork, dtype_bytes
 from umbel.runtime.runner import ModelRunner
 
 ROWS = (1, 16, 64)
@@ -97,35 +95,26 @@ class Prompts:
         return [self._random.randrange(self._vocab_size) for _ in range(count)]
 
 
-class SquareProducts:
-    """As many bytes of square matrices as the model has weights: no cache holds them."""
+class ModelProducts:
+    """The model's own products, one after the other, with nothing between them."""
 
-    def __init__(self, shape: ModelShape, dtype: torch.dtype) -> None:
-        self._side, self._dtype = _mean_side(shape), dtype
-        count = round(shape.num_streamed_parameters / self._side**2)
-        weight = torch.full((self._side, self._side), 1e-3, dtype=dtype)
-        self._layers = [make_linear(weight.clone()) for _ in range(count)]
-
-    def work(self, rows: int) -> StepWork:
-        elements = len(self._layers) * self._side**2
-        return StepWork(
-            weight_bytes=elements * self._dtype.itemsize, linear_flops=2.0 * elements * rows
-        )
+    def __init__(self, products: Sequence[Linear], dtype: torch.dtype) -> None:
+        self._products, self._dtype = products, dtype
 
     def run_s(self, rows: int) -> float:
-        """Seconds of one pass over all of them, one after the other."""
-        x = torch.ones(rows, self._side, dtype=self._dtype)
+        """Seconds of one pass over all of them; a pass before wakes the threads, as the step before
+        does.
+        """
+        inputs = {
+            size: torch.ones(rows, size, dtype=self._dtype)
+            for size in {product.in_features for product in self._products}
+        }
         with torch.inference_mode():
-            start = time.perf_counter()
-            for layer in self._layers:
-                layer(x)
+            for _ in range(2):
+                start = time.perf_counter()
+                for product in self._products:
+                    product(inputs[product.in_features])
             return time.perf_counter() - start
-
-
-def _mean_side(shape: ModelShape) -> int:
-    """Of a square as large as a layer's matrices are on average, in whole vectors of 64."""
-    sizes = [ins * outs for name, (ins, outs) in shape.projections.items() if name != "head"]
-    return max(64, round(math.sqrt(statistics.mean(sizes)) / 64) * 64)
 
 
 class Bench:
@@ -142,7 +131,9 @@ class Bench:
             "real": Engine.from_parts(parts, config),
             "hollow": Engine.from_parts(_hollow(parts, config), config),
         }
-        self.products = SquareProducts(parts.costs.shape, getattr(torch, self.dtype))
+        assert isinstance(parts.runner, ModelRunner)
+        model = parts.runner.model
+        self.products = ModelProducts(model.products, model.dtype)
         self.devices: list[Device] = []
         self.steps: dict[tuple[str, int], list[MeasuredSteps]] = {}
         self.product_s: dict[int, list[float]] = {rows: [] for rows in ROWS}
@@ -217,7 +208,6 @@ def line_of(bench: Bench, device: Device, rows: int) -> Line:
 
     bound = middle(real, lambda step: bound_s(step.work))
     serial = middle(real, lambda step: cost.serial_step_s(step.work, device, bench.dtype))
-    slower = statistics.median(bench.product_s[rows]) / bound_s(bench.products.work(rows))
     ideal_products = middle(real, lambda step: bound_s(products_only(step)))
     return Line(
         rows=rows,
@@ -225,7 +215,7 @@ def line_of(bench: Bench, device: Device, rows: int) -> Line:
         fastest_s=min(step.times.total_s for step in real),
         bound_s=bound,
         in_turn_s=serial - bound,
-        products_s=ideal_products * max(0.0, slower - 1),
+        products_s=statistics.median(bench.product_s[rows]) - ideal_products,
         rest_s=middle(hollow, lambda step: step.times.total_s - bound_s(attention_only(step))),
     )
 

@@ -57,7 +57,7 @@ class ModelRunner:
                 f"expected the same dtype"
             )
         config = model.config
-        self._model = model
+        self.model = model
         self._block_size = block_size
         self.cache = KVCache(
             num_layers=config.num_layers,
@@ -88,14 +88,14 @@ class ModelRunner:
                 [p for run in plan.runs for p in range(run.start, run.start + len(run.tokens))]
             )
             context = self._context(plan.runs, plan.attention)
-            hidden = self._model.forward(token_ids, positions, context)  # [T, E]
+            hidden = self.model.forward(token_ids, positions, context)  # [T, E]
             if plan.num_logits_rows == 0:
                 return self._no_logits()
             wanted = self._wanted_rows.filled(_wanted_rows(plan.runs))
-            return self._model.logits(hidden.index_select(0, wanted))
+            return self.model.logits(hidden.index_select(0, wanted))
 
     def _no_logits(self) -> Tensor:
-        return torch.empty(0, self._model.config.vocab_size)
+        return torch.empty(0, self.model.config.vocab_size)
 
     def _copy(self, copies: list[BlockCopy]) -> None:
         size = self._block_size

@@ -70,6 +70,7 @@ class Decoder:
 
     def __init__(self, config: ModelConfig, weights: DecoderWeights) -> None:
         self.config = config
+        self.products = weights.products  # the head last
         self._weights = weights
         self._activation = GATED_ACTIVATIONS[config.activation]
         specs = list(dict.fromkeys(layer.rope for layer in config.layers if layer.rope is not None))
