@@ -80,7 +80,7 @@ class StepLog:
 
         stats.record = note  # type: ignore[method-assign]
         runner_module.StepContext.attend = self.clock.timed("attention", attend)  # type: ignore[method-assign]
-        with _timed_products(runner._model, self.clock):  # type: ignore[attr-defined]
+        with _timed_products(runner.model, self.clock):
             yield
         stats.record = record  # type: ignore[method-assign]
         runner_module.StepContext.attend = attend  # type: ignore[method-assign]
