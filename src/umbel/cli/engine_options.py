@@ -21,6 +21,12 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--max-waiting", type=int, metavar="REQUESTS")
     group.add_argument("--max-step-tokens", type=int, metavar="TOKENS")
     group.add_argument(
+        "--target-step-ms",
+        type=float,
+        metavar="MS",
+        help="keep steps beside decoding requests to this by smaller chunks of prompts",
+    )
+    group.add_argument(
         "--num-blocks", type=int, metavar="BLOCKS", help="of KV (default: as many as fit)"
     )
     group.add_argument("--threads", type=int, dest="num_threads", metavar="N")
@@ -38,6 +44,7 @@ def start_engine(args: argparse.Namespace) -> "Engine":
         "max_running",
         "max_waiting",
         "max_step_tokens",
+        "target_step_ms",
         "num_blocks",
         "num_threads",
         "prefix_cache",

@@ -67,6 +67,7 @@ class _EngineCollector(Collector):
         yield from self._counts()
         yield from self._cache()
         yield from self._steps()
+        yield from self._roofline()
         yield from self._grammars()
 
     def _for_routers(self) -> Iterator[Metric]:
@@ -134,6 +135,34 @@ class _EngineCollector(Collector):
         for phase in ("plan", "forward", "sample", "commit"):
             seconds.add_metric([phase], getattr(stats.all_steps, f"{phase}_s"))
         yield seconds
+
+    def _roofline(self) -> Iterator[Metric]:
+        """The last steps against the device's limits: see docs/roofline.md."""
+        reading = self._engine.gauge().recent
+        if reading is None:
+            return
+        yield self._gauge(
+            "umbel_bandwidth_share", "Bytes that had to move, of the limit", reading.bandwidth_share
+        )
+        yield self._gauge(
+            "umbel_flops_share", "Arithmetic that had to be done, of the limit", reading.flops_share
+        )
+        split = reading.split
+        parts = GaugeMetricFamily(
+            "umbel_step_time_share", "Where the time of the last steps went", labels=["part"]
+        )
+        for part, seconds in {
+            "weights": split.weights_s,
+            "kv": split.kv_s,
+            "compute": split.compute_s,
+            "overhead": split.unexplained_s,
+            "host": split.host_s,
+        }.items():
+            parts.add_metric([part], seconds / split.total_s)
+        yield parts
+        binding = GaugeMetricFamily("umbel_binding", "What binds the last steps", labels=["by"])
+        binding.add_metric([reading.binding], 1)
+        yield binding
 
     def _grammars(self) -> Iterator[Metric]:
         stats = self._engine.compiler_stats()

@@ -176,6 +176,21 @@ def test_metrics_tell_what_routers_and_people_want_to_know() -> None:
     assert found[f"umbel_http_answers_total {CHAT} 400"] == 1
 
 
+def test_metrics_split_the_time_of_steps_and_name_what_binds() -> None:
+    with server() as made:
+        before = samples(made)
+        made.post(CHAT, {"messages": user(), "max_tokens": 4})
+        found = samples(made)
+
+    parts = ("weights", "kv", "compute", "overhead", "host")
+    shares = {part: found[f"umbel_step_time_share {part}"] for part in parts}
+    assert not any(name.startswith("umbel_step_time_share") for name in before)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert found[f"umbel_binding {max(shares, key=lambda part: shares[part])}"] == 1
+    assert found[f"umbel_bandwidth_share {MODEL}"] > 0
+    assert found[f"umbel_flops_share {MODEL}"] > 0
+
+
 def test_running_requests_show_in_the_metrics() -> None:
     with server() as made:
         found = samples(made)
