@@ -2,9 +2,11 @@
 
     python benchmarks/compare.py --engines umbel,vllm,llama.cpp --workloads all --json OUT \\
         --vllm-python V/bin/python --vllm-model HF_FOLDER --llama-python L/bin/python
+    python benchmarks/compare.py --show OUT [OUT ...]
 
-Each engine runs in a process of its own, with its own Python, on all cores. Prints medians, the
-ratio of throughput, and what the machine could do at best, measured in the same run.
+Each engine runs in a process of its own, with its own Python, on all cores; for the workloads over
+HTTP, as a server. Prints medians, the ratio of throughput with the floor and the aim, and what the
+machine could do at best, measured in the same run. `--show` prints what earlier runs wrote.
 """
 
 import argparse
@@ -18,10 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import workloads
+from comparison_table import ENGINES, Record, format_table
 
-ENGINES = {"umbel": "umbel_engine.py", "vllm": "vllm_engine.py", "llama.cpp": "llama_cpp_engine.py"}
+sys.path.insert(0, str(Path(__file__).resolve().parent / "engines"))
+import measure  # found through the line above
+import serving
+
 _SCRIPTS = Path(__file__).resolve().parent / "engines"
-Record = dict[str, Any]
+SCRIPTS = {"umbel": "umbel_engine.py", "vllm": "vllm_engine.py", "llama.cpp": "llama_cpp_engine.py"}
 
 
 def measure_limits(threads: int) -> dict[str, float]:
@@ -54,17 +60,46 @@ def _best_s(function: Any) -> float:
 def run_engine(engine: str, args: argparse.Namespace, names: list[str]) -> list[Record]:
     """The records of one engine; raises `CalledProcessError` if it fails."""
     python, model = _python_and_model(engine, args)
+    records: list[Record] = []
+    direct = [name for name in names if name not in serving.NAMES or engine == "llama.cpp"]
+    if direct:
+        records += _run_direct(engine, python, model, args, direct)
+    over_http = [name for name in names if name in serving.NAMES and engine != "llama.cpp"]
+    if over_http:
+        records += _run_served(engine, python, model, args, over_http)
+    return records
+
+
+def _run_direct(
+    engine: str, python: str, model: str | None, args: argparse.Namespace, names: list[str]
+) -> list[Record]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "records.json"
         command = [
-            python, str(_SCRIPTS / ENGINES[engine]), "--out", str(out), "--repeat",
-            str(args.repeat), "--threads", str(args.threads), "--workloads", ",".join(names),
+            python, str(_SCRIPTS / SCRIPTS[engine]), "--out", str(out), "--repeats",
+            str(args.repeats), "--threads", str(args.threads), "--workloads", ",".join(names),
             "--started", str(time.time()),
         ]  # fmt: skip
         if model is not None:
             command += ["--model", model]
         subprocess.run(command, check=True, env=_environment(engine, python, args.threads))
-        records: list[Record] = json.loads(out.read_text())
+        records: list[Record] = json.loads(out.read_text()) if out.exists() else []
+        return records
+
+
+def _run_served(
+    engine: str, python: str, model: str | None, args: argparse.Namespace, names: list[str]
+) -> list[Record]:
+    environment = _environment(engine, python, args.threads)
+    if engine == "vllm":
+        environment["KMP_AFFINITY"] = "disabled"  # else the HTTP threads share the bound core
+    with serving.served(engine, python, model, args.threads, environment) as endpoint:
+        records = []
+        for name in names:
+            record = serving.run(endpoint, name, args.repeats)
+            record |= {"engine": engine, "workload": name, "start_s": endpoint.start_s}
+            record["peak_rss_mb"] = measure.peak_rss_mb(endpoint.process.pid)
+            records.append(record)
         return records
 
 
@@ -76,7 +111,7 @@ def _python_and_model(engine: str, args: argparse.Namespace) -> tuple[str, str |
     else:
         python, model, what = args.llama_python, args.gguf or _embedded_gguf(), "--llama-python"
     if python is None or model is None:
-        raise SystemExit(f"{engine} needs {what}; see benchmarks/README.md")
+        raise SystemExit(f"{engine} needs {what}; see the docstring of compare.py")
     return python, model
 
 
@@ -108,42 +143,24 @@ def _environment(engine: str, python: str, threads: int) -> dict[str, str]:
     }
 
 
-def print_table(records: list[Record], limits: dict[str, float]) -> None:
-    found = {(record["engine"], record["workload"]): record for record in records}
-    engines = [engine for engine in ENGINES if any(engine == key[0] for key in found)]
-    print("limits:", ", ".join(f"{name} {value:.0f}" for name, value in limits.items()))
-    others = [engine for engine in engines if engine != "umbel"]
-    heads = [f"{engine} tok/s" for engine in engines] + [f"x {engine}" for engine in others]
-    print(f"{'workload':22}" + "".join(f"{head:>18}" for head in heads))
-    for name in workloads.NAMES:
-        rates = {e: found[e, name]["tok_s"] for e in engines if (e, name) in found}
-        if not rates:
-            continue
-        cells = [f"{rates[e]:.1f}" if e in rates else "-" for e in engines]
-        cells += [
-            f"{rates['umbel'] / rates[e]:.2f}" if e in rates and "umbel" in rates else "-"
-            for e in others
-        ]
-        print(f"{name:22}" + "".join(f"{cell:>18}" for cell in cells))
-    for engine in engines:
-        own = [record for record in records if record["engine"] == engine]
-        peak_mb = max(record["peak_rss_mb"] for record in own)
-        print(f"{engine}: first token {own[0]['start_s']:.1f} s, peak memory {peak_mb:.0f} MB")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engines", default="umbel")
+    parser.add_argument("--engines", default="umbel", help=f"of {', '.join(ENGINES)}")
     parser.add_argument("--workloads", default="all", help=f"of {', '.join(workloads.NAMES)}")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--model", help="what umbel loads; the embedded model by default")
     parser.add_argument("--vllm-python")
     parser.add_argument("--vllm-model", help="Hugging Face folder of the same weights")
     parser.add_argument("--llama-python")
     parser.add_argument("--gguf", help="what llama.cpp loads; the embedded model by default")
+    parser.add_argument("--show", type=Path, nargs="+", metavar="OUT")
     args = parser.parse_args()
+    if args.show:
+        runs = [json.loads(path.read_text()) for path in args.show]
+        print(format_table([r for run in runs for r in run["records"]], runs[0]["limits"]))
+        return
     engines = args.engines.split(",")
     names = list(workloads.NAMES) if args.workloads == "all" else args.workloads.split(",")
     for given, known in ((engines, ENGINES), (names, workloads.NAMES)):
@@ -156,7 +173,7 @@ def main() -> None:
         records += run_engine(engine, args, names)
         if args.json is not None:
             args.json.write_text(json.dumps({"limits": limits, "records": records}, indent=1))
-    print_table(records, limits)
+    print(format_table(records, limits))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,31 @@ repetitions have no prefix in common, so a cache that outlives one cannot help i
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 _FIRST_ID, _PAST_IDS = 1000, 48_000
+CLIENT_TOKENS = 64
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+# Each word is one token of SmolLM2 with the space before it, so N words are N tokens there.
+_WORDS = (
+    "the of and to in is was for that with as on by are from at an be this or which one had "
+    "not but what all were when we there can out other time more people some could would "
+    "about than into two may these over such new also after first any most made between where "
+    "work through even well being year used during under place small water found light large "
+    "world still number system house point group school family power history country state "
+    "order right public later night river north south food music model letter paper color "
+    "field green summer winter garden bridge market island forest mountain village teacher "
+    "student engine wheel metal glass stone table window corner street morning evening city "
+    "road ship train plane horse bird fish tree flower fruit bread milk salt sugar coffee tea "
+    "sound voice story book page word line name question answer problem result change energy "
+    "force heat speed weight height length surface center ocean storm wind rain snow cloud "
+    "sun moon star"
+)
+WORDS = tuple(_WORDS.split())
+APPROACHES = ("Think step by step:", "Work backwards from the goal:", "List the facts first:")
+JUDGE = "\nThe best of the three approaches is number"
 SUBJECTS = (
     "a bicycle shop in Oslo",
     "Maria Lopez, a science teacher",
@@ -57,6 +77,42 @@ def shared_prefix(rows: int, repetition: object, *, is_warm: bool) -> Work:
         return [prefix + token_ids(32, "suffix", rows, repetition, number, i) for i in range(rows)]
 
     return Work(wave(int(is_warm)), [64] * rows, warm_up=wave(0) if is_warm else [])
+
+
+def words(count: int, *seed: object) -> str:
+    draw = random.Random(repr(seed))
+    return "".join(" " + draw.choice(WORDS) for _ in range(count))
+
+
+def clients(count: int, repetition: object) -> list[list[str]]:
+    """Per client four prompts of 64 words, one after the other; `CLIENT_TOKENS` new tokens each."""
+    return [
+        [words(64, "http", count, repetition, client, number) for number in range(4)]
+        for client in range(count)
+    ]
+
+
+@dataclass
+class AgentWork:
+    """Per question three branches, then a judge who reads all three; greedy, the end is ignored."""
+
+    system: str
+    questions: list[str]
+    branch_tokens: int = 48
+    judge_tokens: int = 32
+
+    def branch(self, question: str, approach: str) -> str:
+        return self.system + question + approach
+
+    def judge(self, question: str, texts: Sequence[str]) -> str:
+        parts = [a + text for a, text in zip(APPROACHES, texts, strict=True)]
+        return self.system + question + "\n".join(parts) + JUDGE
+
+
+def agent(repetition: object) -> AgentWork:
+    """16 questions under one system prompt of 1,000 tokens: 64 calls."""
+    questions = [f"\n\nQuestion:{words(40, 'question', repetition, i)}?\n" for i in range(16)]
+    return AgentWork("Rules:" + words(998, "agent", repetition), questions)
 
 
 def chat(user: str) -> str:
@@ -313,6 +369,10 @@ NAMES = (
     "json_constrained",
     "json_unconstrained",
     "json_constrained_b1",
+    "http_c1",
+    "http_c16",
+    "agent_http",
+    "agent_program",
 )
 
 

@@ -1,13 +1,15 @@
-"""llama.cpp on the token workloads of the comparison, through llama-cpp-python's low-level API.
+"""llama.cpp on the workloads of the comparison, through llama-cpp-python's low-level API.
 
 Started by `benchmarks/compare.py` with a Python that has it; `--model` is a GGUF file. Requests run
 as sequences of one context and are decoded in one batch a step, as its server does; a common prefix
-is computed once and shared.
+is computed once and shared. The agent's calls are batched likewise, all branches and then all
+judges, without HTTP: llama-cpp-python's own server answers one request at a time.
 """
 
 import argparse
 import ctypes
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import measure  # found through the line above
+import workloads
 
 _MAX_SEQUENCES, _CONTEXT, _BATCH = 64, 16_384, 2048
 
@@ -38,17 +41,29 @@ class LlamaAdapter:
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch = llama_cpp.llama_batch_init(_BATCH, 0, 1)
-        vocabulary = llama_cpp.llama_model_get_vocab(self._model)
-        self._vocab_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
+        self._vocabulary = llama_cpp.llama_model_get_vocab(self._model)
+        self._vocab_size = llama_cpp.llama_vocab_n_tokens(self._vocabulary)
 
     def can_do(self, name: str) -> bool:
-        return not name.startswith("json") and not name.endswith("warm")
+        is_served = name.startswith("http") or name == "agent_program"
+        return not (is_served or name.startswith("json_constrained") or name.endswith("warm"))
 
-    def generate(self, prompts: list[Any], max_tokens: list[int], schemas: list[Any]) -> list[int]:
+    def watch(self) -> Callable[[], dict[str, Any]]:
+        return dict
+
+    def generate(
+        self, prompts: list[Any], max_tokens: list[int], schemas: list[Any]
+    ) -> list[measure.Answer]:
+        is_text = isinstance(prompts[0], str)
+        if is_text:
+            prompts = [self._encode(prompt) for prompt in prompts]
+        outputs = self._generate(prompts, max_tokens)
+        return [measure.Answer(len(ids), self._text(ids) if is_text else "") for ids in outputs]
+
+    def _generate(self, prompts: list[list[int]], max_tokens: list[int]) -> list[list[int]]:
         llama_cpp.llama_memory_clear(self._memory, True)
         common = _common_length(prompts) if len(prompts) > 1 else 0
-        rows = [(prompts[0][i], i, 0, False) for i in range(common)]
-        self._decode(rows)
+        self._decode([(prompts[0][i], i, 0, False) for i in range(common)])
         for idx in range(1, len(prompts) if common else 0):
             llama_cpp.llama_memory_seq_cp(self._memory, 0, idx, -1, -1)
         rows = [
@@ -56,11 +71,16 @@ class LlamaAdapter:
             for idx, prompt in enumerate(prompts)
             for i in range(common, len(prompt))
         ]
-        tokens = self._decode(rows)
-        for step in range(max(max_tokens) - 1):
-            rows = [(tokens[i], len(p) + step, i, True) for i, p in enumerate(prompts)]
-            tokens = self._decode(rows)
-        return max_tokens
+        outputs = [[token] for token in self._decode(rows)]
+        while True:
+            open_idxs = [i for i, ids in enumerate(outputs) if len(ids) < max_tokens[i]]
+            if not open_idxs:
+                return outputs
+            rows = [
+                (outputs[i][-1], len(prompts[i]) + len(outputs[i]) - 1, i, True) for i in open_idxs
+            ]
+            for i, token in zip(open_idxs, self._decode(rows), strict=True):
+                outputs[i].append(token)
 
     def _decode(self, rows: list[tuple[int, int, int, bool]]) -> list[int]:
         """rows: token, position, sequence, whether its next token is wanted. Those tokens."""
@@ -80,15 +100,50 @@ class LlamaAdapter:
                     chosen.append(int(array.argmax()))
         return chosen
 
+    def _encode(self, text: str) -> list[int]:
+        data = text.encode()
+        room = (llama_cpp.llama_token * (len(data) + 8))()
+        count = llama_cpp.llama_tokenize(
+            self._vocabulary, data, len(data), room, len(room), False, True
+        )
+        if count < 0:
+            raise RuntimeError("llama_tokenize failed")
+        return list(room[:count])
+
+    def _text(self, token_ids: list[int]) -> str:
+        pieces = []
+        piece = ctypes.create_string_buffer(256)
+        for token_id in token_ids:
+            size = llama_cpp.llama_token_to_piece(
+                self._vocabulary, token_id, piece, len(piece), 0, False
+            )
+            pieces.append(piece.raw[: max(0, size)])
+        return b"".join(pieces).decode(errors="replace")
+
 
 def _common_length(prompts: list[list[int]]) -> int:
+    """Tokens that all prompts begin with; each keeps one of its own."""
     length = 0
-    for tokens in zip(*prompts, strict=False):
+    for tokens in zip(*[prompt[:-1] for prompt in prompts], strict=False):
         if len(set(tokens)) > 1:
             break
         length += 1
     return length
 
 
+def run_agent(adapter: LlamaAdapter, work: workloads.AgentWork) -> int:
+    prompts = [
+        work.branch(q, approach) for q in work.questions for approach in workloads.APPROACHES
+    ]
+    branches = adapter.generate(prompts, [work.branch_tokens] * len(prompts), [])
+    texts = [answer.text for answer in branches]
+    width = len(workloads.APPROACHES)
+    judged = [
+        work.judge(q, texts[width * i : width * (i + 1)]) for i, q in enumerate(work.questions)
+    ]
+    verdicts = adapter.generate(judged, [work.judge_tokens] * len(judged), [])
+    return sum(answer.num_tokens for answer in branches + verdicts)
+
+
 if __name__ == "__main__":
-    measure.main("llama.cpp", LlamaAdapter)
+    measure.main("llama.cpp", LlamaAdapter, run_agent)

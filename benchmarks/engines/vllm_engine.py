@@ -5,6 +5,7 @@ Started by `benchmarks/compare.py` with that Python; `--model` is a Hugging Face
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,14 @@ class VLLMAdapter:
         )
 
     def can_do(self, name: str) -> bool:
-        return True
+        return not name.startswith("agent")  # over HTTP only
 
-    def generate(self, prompts: list[Any], max_tokens: list[int], schemas: list[Any]) -> list[int]:
+    def watch(self) -> Callable[[], dict[str, Any]]:
+        return dict
+
+    def generate(
+        self, prompts: list[Any], max_tokens: list[int], schemas: list[Any]
+    ) -> list[measure.Answer]:
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
@@ -39,8 +45,8 @@ class VLLMAdapter:
                 options = {"structured_outputs": StructuredOutputsParams(json=schema)}
             params.append(SamplingParams(temperature=0, max_tokens=count, **options))
         inputs = [p if isinstance(p, str) else {"prompt_token_ids": p} for p in prompts]
-        outputs = self._llm.generate(inputs, params, use_tqdm=False)
-        return [len(output.outputs[0].token_ids) for output in outputs]
+        outputs = [r.outputs[0] for r in self._llm.generate(inputs, params, use_tqdm=False)]
+        return [measure.Answer(len(output.token_ids), output.text) for output in outputs]
 
 
 if __name__ == "__main__":
