@@ -13,7 +13,7 @@ from typing import Any
 
 from umbel.frontend_dsl.client import Client
 from umbel.frontend_dsl.errors import Site
-from umbel.frontend_dsl.graph.nodes import Graph, Leave, walk
+from umbel.frontend_dsl.graph.nodes import Graph, walk
 from umbel.frontend_dsl.passes.pipeline import BY_ENGINE, NAMES, PassReport, optimized
 from umbel.frontend_dsl.passes.tokenize import tokenized
 from umbel.frontend_dsl.tracing.arguments import ArgPath, Unshaped, shape
@@ -36,12 +36,6 @@ class Compiled:
     reports: tuple[PassReport, ...] = ()
     traced: Traced | None = None
     fixed: frozenset[ArgPath] = frozenset()
-
-    @property
-    def has_leave(self) -> bool:
-        return self.graph is not None and any(
-            isinstance(node, Leave) for node in walk(self.graph.body)
-        )
 
     def __str__(self) -> str:
         if self.graph is None:

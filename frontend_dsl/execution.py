@@ -2,13 +2,14 @@
 
 import contextvars
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # ships none
 
 from umbel.frontend_dsl.branch import Branch, Signal, with_descendants
 from umbel.frontend_dsl.errors import ProgramError, Site
-from umbel.frontend_dsl.events import Event
+from umbel.frontend_dsl.events import Event, TextDelta, VariableDone, VariableFailed
 from umbel.frontend_dsl.operations import Mark, Race
 from umbel.frontend_dsl.tools import CURRENT, ToolCall
 from umbel.runtime.errors import InvalidRequest, RequestCancelled
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from umbel.frontend_dsl.client import Client
     from umbel.frontend_dsl.driver import Driver
     from umbel.frontend_dsl.pending import PendingCall
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What a reader of the events knows of a branch: an attempt that starts over repeats it."""
+
+    num_characters: int = 0  # of the program's own text
+    num_calls: int = 0  # that ended
 
 
 class Execution:
@@ -48,6 +57,8 @@ class Execution:
         self._body = body
         self._driver: Driver | None = driver
         self._events: list[Event] | None = [] if keep_events else None
+        self._shown: dict[str, _Shown] = {}  # per branch, in this attempt
+        self._shown_before: dict[str, _Shown] = {}  # in an earlier one
         self._failures: list[ProgramError] = []
         self._abandoned_by: ProgramError | None = None
         self._tool_calls: list[ToolCall] = []
@@ -145,6 +156,7 @@ class Execution:
             calls = {(branch.path, idx): call for idx, call in enumerate(branch.calls)}
             self._recorded.update(calls)
         self._recorded_tools, self._tool_calls = self._tool_calls, []
+        self._shown_before, self._shown = self._shown, {}
         self._failures.clear()
         self.branches = [self.root]
         self.root.start_over()
@@ -178,6 +190,26 @@ class Execution:
 
     def emit(self, event: Event) -> None:
         if self._events is not None:
+            self._events.append(event)
+
+    def emit_text(self, branch: str, text: str) -> None:
+        """The program's own text was appended."""
+        if self._events is None:
+            return
+        shown = self._shown.setdefault(branch, _Shown())
+        before = self._shown_before.get(branch, _Shown()).num_characters
+        unseen = text[max(before - shown.num_characters, 0) :]
+        shown.num_characters += len(text)
+        if unseen:
+            self._events.append(TextDelta(branch, None, unseen))
+
+    def emit_end(self, event: VariableDone | VariableFailed) -> None:
+        """A call ended."""
+        if self._events is None:
+            return
+        shown = self._shown.setdefault(event.branch, _Shown())
+        shown.num_calls += 1
+        if shown.num_calls > self._shown_before.get(event.branch, _Shown()).num_calls:
             self._events.append(event)
 
     # For the driver and its session.

@@ -6,23 +6,22 @@ arm in its own place, in each lane that the arms touch. No thread and no greenle
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from umbel.frontend_dsl.branch import Branch, Signal
 from umbel.frontend_dsl.calls import Gen, Select
 from umbel.frontend_dsl.calls import select as checked_select
-from umbel.frontend_dsl.decoding import decode_json
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.graph.loops import turn
 from umbel.frontend_dsl.graph.nodes import RESULT, TOOLS, AnyNode, Block, Graph, Ref
-from umbel.frontend_dsl.graph.serial import sampling_options
-from umbel.frontend_dsl.graph.values import fill, part_text
+from umbel.frontend_dsl.graph.values import NoValue
+from umbel.frontend_dsl.graph_values import GraphValues
 from umbel.frontend_dsl.operations import AppendText, AppendTokens, CloseRole, ForkPoint, Mark
 from umbel.frontend_dsl.operations import OpenRole as OpenRoleOperation
 from umbel.frontend_dsl.pending import PendingCall
-from umbel.frontend_dsl.state import State, append_call
+from umbel.frontend_dsl.state import append_call
 from umbel.frontend_dsl.tools import Tool, ToolCall
 from umbel.runtime.errors import InvalidRequest
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from umbel.frontend_dsl.execution import Execution
 
 Order = tuple[int, ...]  # where in the program's order an item stands
+Result = TypeVar("Result")
 _ALL = "$all"  # the only lane of a graph that is not parallel
 
 
@@ -100,19 +100,17 @@ class GraphRun:
         self.error: ProgramError | None = None
         self.left: nodes.Leave | None = None
         self._graph = graph
-        self._arguments = arguments
-        self._types = types
+        self._values = GraphValues(arguments, types, execution.root)
+        self._branches = self._values.branches
         self._tools = tools
-        self._values: dict[tuple[str, str], PendingCall] = {}
         self._undefined: dict[tuple[str, str], list[Lane | Waiting]] = {}
         self._lanes: dict[str, Lane] = {}
-        self._branches: dict[str, Branch] = {"root": execution.root}
         self._readers: dict[Item, None] = {}  # items that wait for values
         self._failed: tuple[Order, ProgramError] | None = None
         self._num_items = 0
-        self._return: nodes.Return | None = None
+        self._result: Any = None
         self._patient: list[Lane] = []  # lanes that wait for all that comes before their item
-        self._touched: dict[int, tuple[str, ...]] = {}
+        self._touched: dict[int, tuple[AnyNode, tuple[str, ...]]] = {}
 
     def start(self) -> None:
         for item in self._items(self._graph.body, ()):
@@ -124,8 +122,8 @@ class GraphRun:
             self.finished.set()
 
     def result(self) -> Any:
-        """What the program returns; waits. Raises the error of a value that failed."""
-        return self._data(self._return.value) if self._return is not None else None
+        """What the program returns."""
+        return self._result
 
     # Lanes.
 
@@ -171,13 +169,8 @@ class GraphRun:
         if not self._has_values(node, Waiting(self, item)):
             return  # a loop begins without a value
         self._readers.pop(item, None)
-        try:
-            block = self._chosen(node)
-        except ProgramError as error:
-            self._fail(item.order, error)
-            return
-        except Exception as error:  # whatever it is, it belongs to this run alone
-            self._fail(item.order, self._refusal(error, node))
+        block = self._guarded(item, lambda: self._chosen(node))
+        if block is None:
             return
         self._num_items -= 1
         item.chosen = {}
@@ -208,8 +201,9 @@ class GraphRun:
             blocks = nodes.blocks_of(node)
             inner = {nodes.lane_of(n) for block in blocks for n in nodes.walk(block)
                      if not isinstance(n, nodes.Decide | nodes.Loop)}  # fmt: skip
-            known = self._touched[id(node)] = tuple(sorted(inner or {RESULT}))
-        return known
+            # The node is kept, so that its id stays its own: turns of loops come and go.
+            known = self._touched[id(node)] = (node, tuple(sorted(inner or {RESULT})))
+        return known[1]
 
     def _lane(self, name: str) -> Lane:
         lane = self._lanes.get(name)
@@ -242,7 +236,7 @@ class GraphRun:
 
     def _has_values(self, node: AnyNode, waiter: Lane | Waiting) -> bool:
         for key in nodes.reads_of(node):
-            call = self._values.get(key)
+            call = self._values.calls.get(key)
             if call is None:
                 self._undefined.setdefault(key, []).append(waiter)
                 return False
@@ -277,26 +271,30 @@ class GraphRun:
     # Handing out.
 
     def _run_item(self, item: Item) -> None:
-        node = item.node
+        self._guarded(item, lambda: self._hand_out(item.node))
+
+    def _guarded(self, item: Item, act: Callable[[], Result]) -> Result | None:
+        """What `act` gives for `item`; None when it failed, which is noted."""
         try:
-            self._hand_out(node)
+            return act()
+        except NoValue as error:
+            node = item.node
+            self._leave(nodes.Leave(reason=str(error), file=node.file, line=node.line))
         except ProgramError as error:
             self._fail(item.order, error)
         except Exception as error:  # whatever it is, it belongs to this run alone
-            self._fail(item.order, self._refusal(error, node))
+            self._fail(item.order, self._refusal(error, item.node))
+        return None
 
     def _hand_out(self, node: AnyNode) -> None:
         site = self._site(node)
         if isinstance(node, nodes.Say):
             self._say(node, site)
         elif isinstance(node, nodes.Generate):
-            options = sampling_options(node)
-            key = (node.branch, node.name or "")
-            if key in self._types:
-                options["json_schema"] = self._types[key]
+            options = self._values.options(node, site)
             self._call(node, Gen(node.name, options, site))  # type: ignore[arg-type]  # checked
         elif isinstance(node, nodes.Choose):
-            choices = tuple(self._text(parts) for parts in node.choices)
+            choices = tuple(map(self._values.text, node.choices))
             made = checked_select(
                 node.name, choices, method=node.method, temperature=node.temperature, seed=node.seed
             )
@@ -315,14 +313,14 @@ class GraphRun:
         elif isinstance(node, nodes.CallTool):
             self._tool(node, site)
         elif isinstance(node, nodes.Await):
-            self._read(Ref(node.branch, node.name))
+            self._values.read(Ref(node.branch, node.name))
         elif isinstance(node, nodes.Return):
-            self._return = node
+            self._result = self._values.data(node.value, site)
         elif isinstance(node, nodes.Leave):
             self._leave(node)
 
     def _say(self, node: nodes.Say, site: Site) -> None:
-        text = self._text(node.parts)
+        text = self._values.text(node.parts)
         if not text:
             return
         branch = self._branches[node.branch]
@@ -338,7 +336,7 @@ class GraphRun:
             self._define((node.branch, node.name), call)
 
     def _define(self, key: tuple[str, str], call: PendingCall) -> None:
-        self._values[key] = call
+        self._values.calls[key] = call
         for waiter in self._undefined.pop(key, ()):
             waiter.wake()
 
@@ -363,7 +361,7 @@ class GraphRun:
         if tool is None:
             known = ", ".join(sorted(self._tools)) or "none"
             raise InvalidRequest(f"there is no tool {node.tool!r} here; there are: {known}")
-        values = {name: self._data(value) for name, value in node.arguments}
+        values = {name: self._values.data(value, site) for name, value in node.arguments}
         call = ToolCall(self.execution, tool, tool.bind((), values), site)
         call.begin()
         self._define((TOOLS, node.id), call)
@@ -375,7 +373,7 @@ class GraphRun:
     def _chosen(self, node: nodes.Decide | nodes.Loop) -> Block:
         if isinstance(node, nodes.Loop):
             return turn(node)
-        text = part_text(node.subject, self._arguments, self._read)
+        text = self._values.subject(node.subject)
         for arm in node.arms:
             if text in arm.outcomes:
                 return arm.body
@@ -386,44 +384,6 @@ class GraphRun:
             reason=f"{text!r} is none of the outcomes that the graph knows: {accepted[:8]}",
             file=node.file, line=node.line,
         ),)  # fmt: skip
-
-    # Values.
-
-    def _text(self, template: nodes.Template) -> str:
-        return fill(template, self._arguments, self._read)
-
-    def _read(self, ref: Ref) -> str:
-        call = self._values[ref.branch, ref.name]
-        if call.error is not None:
-            call.error.was_seen = True
-            raise call.error
-        assert call.value is not None
-        return call.value
-
-    def _data(self, data: nodes.Data) -> Any:
-        if isinstance(data, nodes.Literal):
-            return data.value
-        if isinstance(data, nodes.Words):
-            return self._text(data.parts)
-        if isinstance(data, nodes.Decoded):
-            return self._decoded(data)
-        if isinstance(data, nodes.ToolValue):
-            self._read(Ref(TOOLS, data.id))
-            call = self._values[TOOLS, data.id]
-            assert isinstance(call, ToolCall)
-            return call.result
-        if isinstance(data, nodes.Mapping):
-            return {key: self._data(value) for key, value in data.items}
-        items = [self._data(item) for item in data.items]
-        return tuple(items) if data.is_tuple else items
-
-    def _decoded(self, data: nodes.Decoded) -> Any:
-        branch = self._branches[data.branch]
-        call = self._values[data.branch, data.name]
-        self._read(Ref(data.branch, data.name))
-        return State(branch).json(data.name) if call.branch is branch else decode_json(
-            call.value or "", None
-        )  # fmt: skip
 
     # Ends.
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from umbel.frontend_dsl.branch import Branch, OpenMessage, Signal
 from umbel.frontend_dsl.errors import ProgramError, Site
-from umbel.frontend_dsl.events import TextDelta
 from umbel.frontend_dsl.segments import text_between
 
 
@@ -37,7 +36,7 @@ class AppendTokens(AppendText):
     def start(self, branch: Branch) -> bool:
         start_sequence(branch)
         branch.extend(self.token_ids, self.text)
-        branch.execution.emit(TextDelta(branch.path, None, self.text))
+        branch.execution.emit_text(branch.path, self.text)
         return True
 
 
@@ -169,4 +168,4 @@ def _append(branch: Branch, text: str, *, special: bool) -> None:
     if not text:
         return
     branch.extend(branch.execution.driver.encode(text, special), text)
-    branch.execution.emit(TextDelta(branch.path, None, text))
+    branch.execution.emit_text(branch.path, text)

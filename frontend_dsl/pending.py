@@ -87,7 +87,7 @@ class PendingCall(Signal):
         self.record = CallRecord(
             kind=self.kind, name=self.name, branch=branch.path, site=self.site, error=error
         )
-        branch.execution.emit(VariableFailed(branch.path, self.name, error))
+        branch.execution.emit_end(VariableFailed(branch.path, self.name, error))
         self.set()
 
     def _send(
@@ -124,7 +124,7 @@ class PendingCall(Signal):
         self.text_token_ids = token_ids
         self.value = record.text
         self.record = record
-        branch.execution.emit(VariableDone(branch.path, self.name, record.text, record))
+        branch.execution.emit_end(VariableDone(branch.path, self.name, record.text, record))
         self.set()
 
     def _emit_text(self, text: str) -> None:

@@ -176,10 +176,7 @@ class Program(Runnable):
             compiled = (
                 None if self.is_eager else self._compiler.compiled(arguments, passes=self.passes)
             )
-            # The events of a graph that may be left half-way could not be taken back.
-            if compiled is None or (keep_events and compiled.has_leave):
-                return self.function(State(execution.root), **arguments)
-            if compiled.traced is not None:
+            if compiled is not None and compiled.traced is not None:
                 return self._run_compiled(execution, compiled, arguments)
             return self.function(State(execution.root), **arguments)
 

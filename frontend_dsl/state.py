@@ -54,6 +54,10 @@ class State:
 
     def json(self, name: str) -> Any:
         """The variable decoded from JSON; an instance of its `json_schema`, if that was a type."""
+        return self.json_at(name, Site.here())
+
+    def json_at(self, name: str, site: Site) -> Any:
+        """`json` for a reader at `site`."""
         call = self._finished(name)
         assert call.value is not None
         assert call.record is not None
@@ -66,7 +70,7 @@ class State:
                 f"the value of {name!r} is not JSON for its schema ({error}); it ended by "
                 f"{reason.value if reason else 'choice'}: {call.value!r}"
             )
-            raise self._refusal(cause, str(call), Site.here()) from error
+            raise self._refusal(cause, str(call), site) from error
 
     def meta(self, name: str) -> CallRecord:
         """Tokens, timing, log-probabilities, distribution of the call `name`; never raises its

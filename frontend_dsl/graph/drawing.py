@@ -22,9 +22,9 @@ from umbel.frontend_dsl.graph.nodes import (
     Literal,
     Loop,
     Mapping,
+    Number,
     OpenRole,
     Part,
-    Ref,
     Return,
     Say,
     Sequence,
@@ -119,6 +119,7 @@ def describe(node: AnyNode) -> str:
         return f"{node.branch} += {_template(node.parts)}"
     if isinstance(node, Generate):
         shown = "".join(f", {name}={_short(repr(value))}" for name, value in node.options.items())
+        shown += "".join(f", {name}={_data(value)}" for name, value in node.given)
         return f"{node.branch} += gen({node.name!r}{shown})"
     if isinstance(node, Choose):
         choices = _short(", ".join(_template(choice) for choice in node.choices))
@@ -156,7 +157,8 @@ def _part(part: Part) -> str:
     ops = "".join(f".{op.name}({', '.join(map(repr, op.args))})" for op in part.ops)
     if isinstance(part, Arg):
         return str(part.path[0]) + "".join(f"[{key!r}]" for key in part.path[1:]) + ops
-    return f"{part.branch}[{part.name!r}]{ops}" if isinstance(part, Ref) else ""
+    of = "" if part.probability_of is None else f".probability({part.probability_of!r})"
+    return f"{part.branch}[{part.name!r}]{of}{ops}"
 
 
 def _data(data: Data) -> str:
@@ -164,6 +166,8 @@ def _data(data: Data) -> str:
         return repr(data.value)
     if isinstance(data, Words):
         return _template(data.parts)
+    if isinstance(data, Number):
+        return _part(data.part)
     if isinstance(data, Decoded):
         return f"{data.branch}.json({data.name!r})"
     if isinstance(data, ToolValue):

@@ -86,7 +86,8 @@ def _template(parts: Template, old: str, new: str) -> Template:
 
 
 def _ref(ref: Ref, old: str, new: str) -> Ref:
-    return Ref(ref.branch.replace(old, new), ref.name.replace(old, new), ref.ops)
+    branch, name = ref.branch.replace(old, new), ref.name.replace(old, new)
+    return msgspec.structs.replace(ref, branch=branch, name=name)
 
 
 def _data(data: Data, old: str, new: str) -> Data:

@@ -16,15 +16,22 @@ class Op(msgspec.Struct, frozen=True, array_like=True):
     """A pure operation on a string, one of `values.OPERATIONS`."""
 
     name: str
-    args: tuple[str | int | None, ...] = ()
+    args: tuple[str | int | float | None, ...] = ()
 
 
 class Ref(msgspec.Struct, frozen=True, tag="value", omit_defaults=True):
-    """The text of the call `name` of `branch`, after `ops`."""
+    """The text of the call `name` of `branch`, after `ops`.
+
+    With `probability_of`, instead of the text: the probability that the `select` gave this choice.
+    """
 
     branch: str
     name: str
     ops: tuple[Op, ...] = ()
+    probability_of: str | None = None
+
+    def with_ops(self, ops: tuple[Op, ...]) -> "Ref":
+        return Ref(self.branch, self.name, ops, self.probability_of)
 
 
 class Arg(msgspec.Struct, frozen=True, tag="argument", omit_defaults=True):
@@ -32,6 +39,9 @@ class Arg(msgspec.Struct, frozen=True, tag="argument", omit_defaults=True):
 
     path: tuple[str | int, ...]
     ops: tuple[Op, ...] = ()
+
+    def with_ops(self, ops: tuple[Op, ...]) -> "Arg":
+        return Arg(self.path, ops)
 
 
 Part: TypeAlias = str | Ref | Arg
@@ -44,6 +54,12 @@ class Literal(msgspec.Struct, frozen=True, tag="literal"):
 
 class Words(msgspec.Struct, frozen=True, tag="text"):
     parts: Template
+
+
+class Number(msgspec.Struct, frozen=True, tag="number"):
+    """The number that the text of `part` spells."""
+
+    part: Ref | Arg
 
 
 class Decoded(msgspec.Struct, frozen=True, tag="json"):
@@ -68,7 +84,7 @@ class ToolValue(msgspec.Struct, frozen=True, tag="tool"):
     id: str
 
 
-Data: TypeAlias = Literal | Words | Decoded | Sequence | Mapping | ToolValue
+Data: TypeAlias = Literal | Words | Number | Decoded | Sequence | Mapping | ToolValue
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", omit_defaults=True):
@@ -89,11 +105,14 @@ class Say(Node, frozen=True, kw_only=True, tag="text"):
 
 
 class Generate(Node, frozen=True, kw_only=True, tag="gen"):
-    """Append what the model generates under `options` (those of `gen`, as JSON data)."""
+    """Append what the model generates under `options` (those of `gen`, as JSON data) and `given`,
+    the options that are made of values.
+    """
 
     branch: str
     name: str | None = None
     options: dict[str, Any] = {}  # msgspec copies; values are JSON, checked by SamplingParams
+    given: tuple[tuple[str, Data], ...] = ()
     rank: int = 0  # set by a pass: calls that wait for this one, one after another
 
 
@@ -264,15 +283,23 @@ def templates_of(node: AnyNode) -> list[Template]:
         return [node.parts]
     if isinstance(node, Choose):
         return list(node.choices)
+    return [parts for value in data_of(node) for parts in data_templates(value)]
+
+
+def data_of(node: AnyNode) -> list[Data]:
+    """The data that `node` puts together."""
     if isinstance(node, Return):
-        return data_templates(node.value)
+        return [node.value]
     if isinstance(node, CallTool):
-        return [parts for _, value in node.arguments for parts in data_templates(value)]
-    return []
+        return [value for _, value in node.arguments]
+    return [value for _, value in node.given] if isinstance(node, Generate) else []
 
 
 def data_templates(data: Data) -> list[Template]:
-    return [item.parts for item in _leaves(data) if isinstance(item, Words)]
+    """The texts in `data`; that of a number counts as one."""
+    leaves = list(_leaves(data))
+    texts = [item.parts for item in leaves if isinstance(item, Words)]
+    return [*texts, *((item.part,) for item in leaves if isinstance(item, Number))]
 
 
 def reads_of(node: AnyNode) -> list[tuple[str, str]]:
@@ -285,16 +312,11 @@ def reads_of(node: AnyNode) -> list[tuple[str, str]]:
         for part in parts
         if isinstance(part, Ref)
     ]
-    data: list[Data] = []
     if isinstance(node, Await):
         found.append((node.branch, node.name))
-    elif isinstance(node, Return):
-        data = [node.value]
-    elif isinstance(node, CallTool):
-        data = [value for _, value in node.arguments]
     elif isinstance(node, Decide) and isinstance(node.subject, Ref):
         found.append((node.subject.branch, node.subject.name))
-    for leaf in (leaf for value in data for leaf in _leaves(value)):
+    for leaf in (leaf for value in data_of(node) for leaf in _leaves(value)):
         if isinstance(leaf, Decoded):
             found.append((leaf.branch, leaf.name))
         elif isinstance(leaf, ToolValue):

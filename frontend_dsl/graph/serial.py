@@ -48,6 +48,7 @@ class GraphLimits:
 
 DEFAULT_LIMITS = GraphLimits()
 DEFAULT_MAX_TOKENS = 256  # of a gen that says nothing: that of SamplingParams
+MAX_GIVEN_TOKENS = 4096  # of a max_tokens that is made of a value
 
 
 def to_json(graph: Graph) -> bytes:
@@ -102,6 +103,8 @@ def check(graph: Graph, limits: GraphLimits = DEFAULT_LIMITS) -> None:
 
 def _cost(node: AnyNode, graph: Graph) -> dict[str, int]:
     if isinstance(node, Generate):
+        if any(name == "max_tokens" for name, _ in node.given):
+            return {"max_calls": 1, "max_tokens": MAX_GIVEN_TOKENS}
         default = graph.defaults.get("max_tokens", DEFAULT_MAX_TOKENS)
         tokens = node.options.get("max_tokens", default)
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
@@ -159,6 +162,7 @@ def _check_options(node: Generate, graph: Graph) -> None:
     try:
         check_options(graph.defaults)
         check_options(node.options, extra=GenOptions.__annotations__)
+        check_options(dict(node.given), extra=GenOptions.__annotations__)
         SamplingParams(**{**graph.defaults, **sampling_options(node)})
     except (InvalidRequest, TypeError) as error:
         raise InvalidRequest(f"gen({node.name!r}) at line {node.line}: {error}") from error

@@ -1,9 +1,11 @@
-"""From templates to text: the pure string operations that a graph may apply to a value.
+"""From templates to text: the pure operations that a graph may apply to a value.
 
-Each is a method of `str` (or a slice) and gives a `str`, so a compiled program writes what the
-eager one writes.
+Each gives a text again, so operations can follow one another: a number is its decimal text, a test
+gives "True" or "False". They are what Python's own methods of `str`, `int` and `float` give, so a
+compiled program writes and decides what the eager one does.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,25 +16,76 @@ METHODS = (
     "strip", "lstrip", "rstrip", "lower", "upper", "title", "capitalize", "casefold", "swapcase",
     "removeprefix", "removesuffix", "replace",
 )  # fmt: skip
+TESTS = (
+    "startswith", "endswith", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit",
+    "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper",
+)  # fmt: skip
+COUNTS = ("count", "find", "rfind")  # methods that give a number for any text
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq,
+}  # fmt: skip
+ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
+    "mod": operator.mod, "rsub": lambda number, other: other - number,
+}  # fmt: skip
 MAX_WIDTH = 10_000  # of a format: "{:>99999999}" would fill the memory
+MAX_DIGITS = 40  # of a number: what is written as text can grow no further than that
+
+
+class NoValue(InvalidRequest):
+    """An operation has no value for this text: in Python it would have raised."""
+
+
+def number_of(text: str) -> int | float:
+    """The number that `text` spells, as `int()` and `float()` read it."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _test(result: object) -> str:
+    return str(bool(result))
+
+
 _FORMATS: dict[str, Callable[..., str]] = {
     "format": lambda text, spec: format(text, spec),
     "repr": lambda text: repr(text),
     "ascii": lambda text: ascii(text),
     "slice": lambda text, start, stop, step: text[start:stop:step],
+    "item": lambda text, index: text[index],
+    "int": lambda text: str(int(text)),
+    "float": lambda text: repr(float(text)),
+    "len": lambda text: str(len(text)),
+    "contains": lambda text, part: _test(part in text),
+    "is_in": lambda text, whole: _test(text in whole),
+    "format_number": lambda text, spec: format(number_of(text), spec),
+    **{name: lambda text, *args, name=name: _test(getattr(text, name)(*args)) for name in TESTS},
+    **{name: lambda text, *args, name=name: str(getattr(text, name)(*args)) for name in COUNTS},
+    **{
+        name: lambda text, other, compare=compare: _test(compare(number_of(text), other))
+        for name, compare in COMPARISONS.items()
+    },
+    **{
+        name: lambda text, other, compute=compute: repr(compute(number_of(text), other))
+        for name, compute in ARITHMETIC.items()
+    },
 }
 OPERATIONS = (*METHODS, *_FORMATS)
 
 
 def apply_ops(text: str, ops: tuple[Op, ...]) -> str:
+    """`text` after `ops`. Raises `NoValue` where Python would have raised."""
     for op in ops:
         try:
             if op.name in METHODS:
                 text = getattr(text, op.name)(*op.args)
             else:
                 text = _FORMATS[op.name](text, *op.args)
-        except (TypeError, ValueError, KeyError) as error:
-            raise InvalidRequest(f"{op.name}{op.args} cannot be applied to text: {error}") from None
+        except (TypeError, ValueError, KeyError, ArithmeticError, IndexError) as error:
+            raise NoValue(f"{op.name}{op.args} has no value for {text[:80]!r}: {error}") from None
+        if op.name in ARITHMETIC and len(text) > MAX_DIGITS:
+            raise NoValue(f"a number has more than {MAX_DIGITS} digits")
     return text
 
 
@@ -43,7 +96,8 @@ def check_op(op: Op) -> None:
             f"{op.name!r} is not an operation on text; accepted are {', '.join(OPERATIONS)}"
         )
     digits = "".join(c if c.isdigit() else " " for a in op.args for c in str(a) if a is not None)
-    if op.name == "format" and any(int(number) > MAX_WIDTH for number in digits.split()):
+    is_format = op.name in ("format", "format_number")
+    if is_format and any(int(number) > MAX_WIDTH for number in digits.split()):
         raise InvalidRequest(f"format {op.args[0]!r} is wider than {MAX_WIDTH} characters")
     if op.name == "replace" and op.args and op.args[0] == "":
         raise InvalidRequest("replace needs a text to look for")

@@ -16,7 +16,8 @@ from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.graph.nodes import Arm, Block, Decide, Leave, Return
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
 from umbel.frontend_dsl.tracing.path import Fact, Finding, Mark, Met, Path, Point
-from umbel.frontend_dsl.tracing.recorder import Recording, as_data
+from umbel.frontend_dsl.tracing.recorder import Recording
+from umbel.frontend_dsl.tracing.results import as_data
 
 MAX_RUNS = 100  # of one program, each path by itself
 MAX_FORGETFUL_RUNS = 300  # with paths that forget what they decided

@@ -20,9 +20,12 @@ from typing import Any, NoReturn
 from umbel.frontend_dsl import calls
 from umbel.frontend_dsl.calls import Select
 from umbel.frontend_dsl.errors import Site
+from umbel.frontend_dsl.graph.nodes import Op
 from umbel.frontend_dsl.tools import Tool
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
-from umbel.frontend_dsl.tracing.recorder import Recording, TraceForks, TraceJson, TraceState
+from umbel.frontend_dsl.tracing.numbers import TraceNumber
+from umbel.frontend_dsl.tracing.recorder import Recording, TraceForks, TraceState
+from umbel.frontend_dsl.tracing.results import TraceJson, TraceMeta
 from umbel.frontend_dsl.tracing.rewrite import HOOKS, NoSource, loaded_names, rewritten
 from umbel.frontend_dsl.tracing.symbols import Symbol, has_symbol, join_parts, plain
 from umbel.frontend_dsl.tracing.toolcalls import TraceTool, call_tool
@@ -37,7 +40,7 @@ from umbel.frontend_dsl.tracing.world import (
     is_pure_library,
 )
 
-_STATES = (TraceState, TraceForks, TraceJson, TraceTool)
+_STATES = (TraceState, TraceForks, TraceJson, TraceMeta, TraceTool)
 
 
 class Hooks:
@@ -144,8 +147,17 @@ class Hooks:
 
     def contains(self, item: Any, container: Any) -> bool:
         if isinstance(item, Symbol) and type(container) is str:
-            return bool(item.observe(lambda text: text in container, "in"))
+            found = item.test("is_in", container)
+            return (
+                bool(item.observe(lambda text: text in container, "in")) if found is None else found
+            )
         return item in container
+
+    def matched(self, value: Any) -> Any:
+        """The subject of a `match` with class patterns, which Python looks up by itself."""
+        if isinstance(value, TraceNumber):
+            self.leave("a class pattern looks into a number that is not known yet")
+        return value
 
     def attribute(self, value: Any, name: str) -> Any:
         if isinstance(value, ModuleType):
@@ -187,6 +199,11 @@ class Hooks:
     # What stands behind them.
 
     def _formatted(self, value: Any, conversion: int, spec: str) -> str:
+        if isinstance(value, TraceNumber):
+            is_plain = conversion == -1
+            part = value.formatted(plain(spec, "a format") if is_plain else "")
+            text = Symbol(self._path, (part,))
+            return text if is_plain else format(text, plain(spec, "a format"))
         if conversion == ord("r"):
             value = repr(value)
         elif conversion == ord("s"):
@@ -266,10 +283,33 @@ class Hooks:
     def _pure(self, function: Any, *args: Any, **options: Any) -> Any:
         if function is ord or (function is int and len(args) + len(options) > 1):
             args = tuple(plain(arg, function.__name__) for arg in args)
+        if args and isinstance(args[0], Symbol | TraceNumber):
+            found = self._of_unknown(function, args, options)
+            if found is not NotImplemented:
+                return found
         is_text = function in (repr, str, format) and has_symbol(args[:1])
         if is_text and not isinstance(args[0], Symbol):
             self.leave("a container with values that are not known yet is made into text")
         return function(*self._callbacks(args), **self._callback_options(options))
+
+    def _of_unknown(self, function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Builtins of a value that is not known; NotImplemented: they work on it as it is."""
+        value = args[0]
+        if isinstance(value, TraceNumber):
+            if function is isinstance:
+                return value.is_a(args[1])
+            if function in (str, repr, format):
+                spec = plain(args[1], "a format") if function is format and len(args) > 1 else ""
+                return Symbol(self._path, (value.formatted(spec),))
+            if function is int and value.is_a(int):
+                return value
+        elif value.open_part is not None and len(args) == 1 and not options:
+            kinds = {int: ("int", int), float: ("float", float), len: ("len", int)}
+            if function in kinds:
+                op, kind = kinds[function]
+                part = value.open_part
+                return TraceNumber(self._path, part.with_ops((*part.ops, Op(op))), kind)
+        return NotImplemented
 
     def _library(self, function: Any, *args: Any, **options: Any) -> Any:
         if has_symbol([*args, *options.values()]) or any(isinstance(a, _STATES) for a in args):

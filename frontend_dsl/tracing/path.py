@@ -22,6 +22,8 @@ MAX_DECISIONS = 400  # on one path
 MAX_TURNS = 64  # decisions made on one line, on one path: the turns of a loop that is unrolled
 MAX_OUTCOMES = 256  # ways that one decision can have
 
+TRUE, FALSE = "True", "False"  # what tests give
+
 Subject = Ref | Arg
 Fact = tuple[Any, ...]  # its kind, and what it is about
 Result = TypeVar("Result")
@@ -129,7 +131,7 @@ class Path:
         known = self.get(("domain", subject))
         if isinstance(known, Domain):
             return known
-        if isinstance(subject, Ref) and not subject.ops:
+        if isinstance(subject, Ref) and not subject.ops and subject.probability_of is None:
             texts = self.outcomes((subject.branch, subject.name))
             if texts is not None:
                 return Domain(texts)
@@ -142,7 +144,7 @@ class Path:
 
     def observe(self, subject: Subject, function: Callable[[str], Result], what: str) -> Result:
         """`function` of the subject's text, on this path: the others follow other results."""
-        base = type(subject)(*_identity(subject))
+        base = subject.with_ops(())
         domain = self.domain(base)
         if domain.excluded:
             raise self._too_open(base, what)
@@ -165,7 +167,7 @@ class Path:
 
     def equals(self, subject: Subject, other: str) -> bool:
         """Whether the subject's text is `other`; possible for any text at all."""
-        base = type(subject)(*_identity(subject))
+        base = subject.with_ops(())
         domain = self.domain(base)
         if not domain.excluded:
             if all(apply_ops(text, subject.ops) != other for text in self._all_texts(base)):
@@ -182,6 +184,19 @@ class Path:
             return True
         self.set(("domain", subject), Domain((*known.texts, other), excluded=True))
         return False
+
+    def holds(self, subject: Subject) -> bool:
+        """Whether the test that `subject` ends with is true of its text; both can be."""
+        known = self.domain(subject)
+        if not known.excluded:
+            return known.texts == (TRUE,)
+        index = self._decide(subject, [(TRUE,), (FALSE,)], False)
+        self.set(("domain", subject), Domain(((TRUE, FALSE)[index],)))
+        return index == 0
+
+    def is_open(self, subject: Subject) -> bool:
+        """Whether the value can be any text."""
+        return self.domain(subject.with_ops(())).excluded
 
     def note(self, message: str) -> None:
         self._findings.setdefault(Finding(self.site(), message))
@@ -277,12 +292,6 @@ def _same(a: object, b: object) -> bool:
     if isinstance(a, _Raised) and isinstance(b, _Raised):
         return repr(a.error) == repr(b.error)
     return type(a) is type(b) and repr(a) == repr(b)
-
-
-def _identity(subject: Subject) -> tuple[Any, ...]:
-    if isinstance(subject, Ref):
-        return (subject.branch, subject.name)
-    return (subject.path,)
 
 
 def _spell(subject: Subject) -> str:

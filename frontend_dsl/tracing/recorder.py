@@ -17,11 +17,10 @@ from umbel.frontend_dsl.tools import Tool
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
 from umbel.frontend_dsl.tracing.outcomes import gen_outcomes, schema_data
 from umbel.frontend_dsl.tracing.path import MAX_OUTCOMES, Path
-from umbel.frontend_dsl.tracing.symbols import MARK, Symbol, has_symbol, parts_of
+from umbel.frontend_dsl.tracing.results import Owner, TraceJson, TraceMeta, as_data
+from umbel.frontend_dsl.tracing.symbols import Symbol, has_symbol, parts_of
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SamplingParams
-
-Owner = tuple[str, str]  # the branch that made a value, and its name there
 
 
 @dataclass(slots=True, eq=False)
@@ -105,8 +104,8 @@ class TraceState:
     def result(self) -> None:
         return None
 
-    def meta(self, name: str) -> NoReturn:
-        self._leave("meta() reads how a call went")
+    def meta(self, name: str) -> "TraceMeta":
+        return TraceMeta(self._path, self._owner(name))
 
     def text(self) -> NoReturn:
         self._leave("text() reads the whole branch")
@@ -165,19 +164,34 @@ class TraceState:
             raise InvalidRequest(f"cannot append {type(value).__name__} to a program's state")
 
     def _gen(self, gen: Gen) -> None:
-        if any(has_symbol(value) for value in gen.options.values()) or has_symbol(gen.name):
-            self._leave("an option or a name of gen is made of a value that is not known yet")
-        SamplingParams(**{**self._recording.defaults, **gen.options})  # raises as a run would
-        options: dict[str, Any] = {k: _plain_option(v) for k, v in gen.options.items()}
+        if has_symbol(gen.name):
+            self._leave("the name of gen is made of a value that is not known yet")
+        given = {name: value for name, value in gen.options.items() if has_symbol(value)}
+        known: dict[str, Any] = {k: v for k, v in gen.options.items() if k not in given}
+        # Raises as a run would, as far as the options are known.
+        SamplingParams(**{**self._recording.defaults, **known})
+        if "json_schema" in given:
+            self._leave("json_schema is made of a value that is not known yet")
+        options: dict[str, Any] = {k: _plain_option(v) for k, v in known.items()}
         owner = self._define(gen.name)
         if "json_schema" in options:
             if not isinstance(options["json_schema"], dict | bool | str | None):
                 self._recording.types[owner] = options["json_schema"]
             options["json_schema"] = schema_data(options["json_schema"])
         found = gen_outcomes({**self._recording.defaults, **options}, MAX_OUTCOMES)
-        self._path.set(("outcomes", owner), found)
-        where = self._recording.where(gen.site)
-        self._path.add(nodes.Generate(branch=self._branch, name=gen.name, options=options, **where))
+        if {"choices", "regex", "stop", "stop_token_ids"}.intersection(given):
+            found = None
+        path = self._path
+        path.set(("outcomes", owner), found)
+        path.add(
+            nodes.Generate(
+                branch=self._branch,
+                name=gen.name,
+                options=options,
+                given=tuple((option, as_data(value, path)) for option, value in given.items()),
+                **self._recording.where(gen.site),
+            )
+        )
 
     def _select(self, select: Select) -> None:
         if has_symbol(select.name):
@@ -188,6 +202,7 @@ class TraceState:
         is_known = not any(isinstance(choice, Symbol) for choice in select.choices)
         is_few = is_known and len(choices) <= MAX_OUTCOMES
         path.set(("outcomes", owner), select.choices if is_few else None)
+        path.set(("choices", owner), select.choices if is_known else None)
         path.add(
             nodes.Choose(
                 branch=self._branch,
@@ -321,76 +336,9 @@ class TraceForks(Sequence[TraceState]):
         return iter(self._states)
 
 
-class TraceJson:
-    """A decoded JSON value: it can be returned, not looked into."""
-
-    def __init__(self, path: Path, owner: Owner) -> None:
-        self._path = path
-        self.owner = owner
-
-    def trace_key(self) -> Hashable:
-        return self.owner
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self._leave(f".{name} looks")
-
-    def _leave(self, what: str) -> NoReturn:
-        raise LeaveTrace(f"{what} into a generated JSON value", self._path.site())
-
-    def __getitem__(self, key: object) -> Any:
-        self._leave("[...] looks")
-
-    def __bool__(self) -> bool:
-        self._leave("a condition looks")
-
-    def __eq__(self, other: object) -> bool:
-        self._leave("== looks")
-
-    def __hash__(self) -> int:
-        self._leave("a set or dict looks")
-
-    def __iter__(self) -> Iterator[Any]:
-        self._leave("a loop looks")
-
-    def __len__(self) -> int:
-        self._leave("len() looks")
-
-    def __contains__(self, item: object) -> bool:
-        self._leave("in looks")
-
-    def __format__(self, spec: str) -> str:
-        self._leave("a text with it looks")
-
-    def __str__(self) -> str:
-        self._leave("str() looks")
-
-
 def _plain_option(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, dict):
         return {str(key): item for key, item in value.items()}
     return value
-
-
-def as_data(value: object, path: Path) -> nodes.Data:
-    """What a program returned, as data of the graph. Leaves the trace for what is no data."""
-    if isinstance(value, TraceJson):
-        return nodes.Decoded(*value.owner)
-    if hasattr(value, "as_data"):  # what a tool returned
-        data: nodes.Data = value.as_data()
-        return data
-    if isinstance(value, Symbol):
-        return nodes.Words(value.parts)
-    if isinstance(value, str) and MARK in value:
-        raise LeaveTrace("a text was put together in a way that cannot be followed", path.site())
-    if value is None or type(value) in (bool, int, float, str):
-        return nodes.Literal(value)  # type: ignore[arg-type]  # just checked
-    if type(value) in (list, tuple):
-        items = tuple(as_data(item, path) for item in value)  # type: ignore[attr-defined]
-        return nodes.Sequence(items, type(value) is tuple)
-    if type(value) is dict and all(type(key) is str for key in value):
-        return nodes.Mapping(tuple((key, as_data(item, path)) for key, item in value.items()))
-    raise LeaveTrace(f"a {type(value).__name__} is returned, which is no plain data", path.site())

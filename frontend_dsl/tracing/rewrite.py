@@ -160,6 +160,13 @@ class _Rewriter(ast.NodeTransformer):
         node.args = self.visit(node.args)
         return node
 
+    def visit_Match(self, node: ast.Match) -> ast.AST:
+        self.generic_visit(node)
+        patterns = [inner for case in node.cases for inner in ast.walk(case.pattern)]
+        if any(isinstance(pattern, ast.MatchClass) for pattern in patterns):
+            node.subject = _hook("matched", node.subject, node.subject)
+        return node
+
     def visit_match_case(self, node: ast.match_case) -> ast.AST:
         # Patterns are compared by Python itself; calls and attributes in them are names only.
         node.guard = self.visit(node.guard) if node.guard is not None else None

@@ -9,8 +9,9 @@ from typing import Any
 
 from umbel.frontend_dsl.calls import Expression
 from umbel.frontend_dsl.graph.nodes import Arg, Op, Part, Ref, Template
-from umbel.frontend_dsl.graph.values import METHODS
+from umbel.frontend_dsl.graph.values import COUNTS, METHODS, TESTS, apply_ops
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
+from umbel.frontend_dsl.tracing.numbers import TraceNumber
 from umbel.frontend_dsl.tracing.path import Path
 
 MARK = "\x00umbel symbol\x00"  # what a symbol looks like to code that does not ask it
@@ -49,12 +50,23 @@ class Symbol(str):
     def with_op(self, name: str, *args: str | int | None) -> "Symbol | str":
         if len(self.parts) == 1 and not isinstance(self.parts[0], str):
             part = self.parts[0]
-            ops = (*part.ops, Op(name, args))
-            return Symbol(self.path, (_replaced(part, ops),))
-        text = self.known(name)
-        from umbel.frontend_dsl.graph.values import apply_ops
+            return Symbol(self.path, (part.with_ops((*part.ops, Op(name, args))),))
+        return apply_ops(self.known(name), (Op(name, args),))
 
-        return apply_ops(text, (Op(name, args),))
+    @property
+    def open_part(self) -> Ref | Arg | None:
+        """The one value that the text is, if it can be any."""
+        part = self.parts[0] if len(self.parts) == 1 else ""
+        return None if isinstance(part, str) or not self.path.is_open(part) else part
+
+    def test(self, name: str, *args: Any) -> bool | None:
+        """Whether the test `name` holds; None: not asked, since the text has few outcomes, or is
+        put together.
+        """
+        part = self.open_part
+        if part is None:
+            return None
+        return self.path.holds(part.with_ops((*part.ops, Op(name, args))))
 
     def __str__(self) -> str:
         return self
@@ -100,11 +112,14 @@ class Symbol(str):
 
     def __contains__(self, other: object) -> bool:
         text = plain(other, "in")
-        return bool(self.observe(lambda mine: text in mine, "in"))
+        found = self.test("contains", text) if isinstance(text, str) else None
+        return bool(self.observe(lambda mine: text in mine, "in")) if found is None else found
 
     def __getitem__(self, index: Any) -> str:
         if isinstance(index, slice):
             return self.with_op("slice", index.start, index.stop, index.step)
+        if isinstance(index, int) and self.open_part is not None:
+            return self.with_op("item", index)
         return str(self.observe(lambda text: text[index], "an index"))
 
     def __int__(self) -> int:
@@ -124,6 +139,13 @@ def _method(name: str) -> Callable[..., Any]:
         known = [plain(arg, name) for arg in args]
         if name in METHODS and not options:
             return self.with_op(name, *known)
+        part = self.open_part
+        if part is not None and not options and all(isinstance(arg, str | int) for arg in known):
+            op = Op(name, tuple(known))
+            if name in TESTS:
+                return self.path.holds(part.with_ops((*part.ops, op)))
+            if name in COUNTS:
+                return TraceNumber(self.path, part.with_ops((*part.ops, op)), int)
         return self.observe(lambda text: getattr(text, name)(*known, **options), f"{name}()")
 
     return method
@@ -178,24 +200,11 @@ def has_symbol(value: object) -> bool:
         return any(has_symbol(item) for item in value)
     if isinstance(value, dict):
         return any(has_symbol(item) for pair in value.items() for item in pair)
-    return isinstance(value, Symbol | str) and (isinstance(value, Symbol) or MARK in value)
+    return isinstance(value, Symbol | TraceNumber) or (isinstance(value, str) and MARK in value)
 
 
 def _is_open(symbol: Symbol) -> bool:
-    return any(
-        not isinstance(part, str) and symbol.path.domain(_base(part)).excluded
-        for part in symbol.parts
-    )
-
-
-def _base(part: Ref | Arg) -> Ref | Arg:
-    return _replaced(part, ())
-
-
-def _replaced(part: Ref | Arg, ops: tuple[Op, ...]) -> Ref | Arg:
-    if isinstance(part, Ref):
-        return Ref(part.branch, part.name, ops)
-    return Arg(part.path, ops)
+    return any(not isinstance(part, str) and symbol.path.is_open(part) for part in symbol.parts)
 
 
 def _same(text: str) -> str:

@@ -6,7 +6,8 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.tools import Tool
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
-from umbel.frontend_dsl.tracing.recorder import Recording, TraceJson, as_data
+from umbel.frontend_dsl.tracing.recorder import Recording
+from umbel.frontend_dsl.tracing.results import TraceJson, as_data
 from umbel.frontend_dsl.tracing.symbols import Symbol
 
 

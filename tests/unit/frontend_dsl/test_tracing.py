@@ -89,12 +89,12 @@ def test_a_free_text_can_be_compared_but_not_looked_into() -> None:
     @program
     def looks(s: State) -> int:
         s += gen("x", max_tokens=1)
-        return s["x"].count("q")
+        return len(s["x"].split("q"))
 
     compiled, eager = _both(compares)
     assert compiled == eager
     reason = str(looks.compile())
-    assert "count() looks into the generated 'x'" in reason
+    assert "split() looks into the generated 'x'" in reason
     assert "test_tracing.py:" in reason
 
 
@@ -277,7 +277,7 @@ def test_arguments_that_steer_too_much_are_left_to_python() -> None:
     @program
     def steered(s: State, words: str) -> int:
         s += words
-        return len(words)
+        return len(words.split("y")[0])
 
     with FakeClient() as client:
         results = [steered.run(client, words="x" * n).result for n in range(40)]
