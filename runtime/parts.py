@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from umbel.kernels.linear import bound_shape_caches
 from umbel.radix_cache.tree import Namespace
 from umbel.runtime.chat import ChatTemplate
 from umbel.runtime.config import EngineConfig
@@ -74,6 +75,7 @@ def load_parts(config: EngineConfig) -> EngineParts:
     Raises `ModelError` for what cannot be loaded, `InvalidRequest` for settings that do not fit the
     model.
     """
+    bound_shape_caches()
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     source = find_model(config.model)

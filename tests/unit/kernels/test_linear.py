@@ -1,6 +1,8 @@
 """Packed linear layers against the plain twin, and what both refuse."""
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -118,3 +120,32 @@ def test_rows_of_another_width_raise(pack: bool) -> None:
 
     with torch.inference_mode(), pytest.raises(RuntimeError):
         layer(torch.ones(2, 5))
+
+
+_MANY_SHAPES = """
+import random, resource, sys, torch
+from umbel.kernels.linear import bound_shape_caches, make_linear
+
+def resident_mib():
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+
+bound_shape_caches()
+torch.set_num_threads(1)
+with torch.inference_mode():
+    layers = [make_linear(torch.zeros(128 * n, 128)) for n in (1, 2)]
+    x = torch.zeros(512, 128)
+    [layer(x) for layer in layers]
+    before = resident_mib()
+    for num_rows in random.Random(0).sample(range(1, 512), 400):
+        [layer(x[:num_rows]) for layer in layers]
+    print(resident_mib() - before)
+"""
+
+
+def test_memory_does_not_grow_with_the_number_of_row_counts() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", _MANY_SHAPES], capture_output=True, text=True, check=True
+    )
+
+    assert float(told.stdout) < 40
