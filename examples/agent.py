@@ -22,9 +22,9 @@ QUESTIONS = [  # each is a conversation, one question a line
     "What is the height of Everest?\nHow many feet are 8849 m?\nWhat is 29032 divided by 2?",
     "What is the depth of Lake Baikal?\nHow many feet are 1642 m?\nWhat is 1642 divided by 2?",
 ]
-MAX_CALLS = 4  # per question
 
 
+@umbel.tool(pure=True)
 def use_tool(tool: str, text: str) -> str:
     if tool == "lookup":
         return FACTS[text]
@@ -39,7 +39,7 @@ def agent(s: State, question: str) -> str:
     s += EXAMPLES
     for turn, line in enumerate(question.splitlines()):
         s += f"Question: {line}\n"
-        for call in range(MAX_CALLS):
+        for call in range(3):  # tools per question
             name, argument = f"tool{turn}.{call}", f"input{turn}.{call}"
             s += "Tool:" + umbel.select(name, [f" {t}" for t in INPUTS], method="greedy_token")
             s += "\nInput:" + umbel.gen(argument, regex=INPUTS[s[name].strip()], max_tokens=24)

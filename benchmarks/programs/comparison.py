@@ -1,0 +1,137 @@
+"""The three ways of running a workload, side by side: what the table and the JSON file say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.programs.measure import Run, median_run, num_right, run_once
+from benchmarks.programs.workload import Workload
+from rich import box
+from rich.table import Table
+
+from umbel.runtime.engine import Engine
+
+LOWEST_SHARE = 0.95  # of the best hit rate
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`compiled` and `eager` share one engine, all cases at the same time; `alone` is the eager
+    program on an engine without cache, one request after the other; None: it was left out.
+    """
+
+    workload: Workload
+    compiled: Run
+    eager: Run
+    alone: Run | None
+
+    @property
+    def num_same(self) -> int:
+        """Cases with the same texts in every branch, all ways."""
+        rows = zip(*(run.outcomes for run in self.runs.values()), strict=True)
+        return sum(all(outcome == row[0] for outcome in row) for row in rows)
+
+    @property
+    def is_same(self) -> bool:
+        return self.num_same == len(self.workload.cases)
+
+    @property
+    def reuses_enough(self) -> bool:
+        shares = (run.cache.share_of_best for run in (self.compiled, self.eager))
+        return min(shares) >= LOWEST_SHARE
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        ways = {"compiled": self.compiled, "eager": self.eager, "one_at_a_time": self.alone}
+        return {name: run for name, run in ways.items() if run is not None}
+
+    @property
+    def summary(self) -> str:
+        times = ", ".join(f"{name} {run.wall_s:.2f} s" for name, run in self.runs.items())
+        return f"{self.workload.name}: {times}"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.workload.name,
+            "cases": len(self.workload.cases),
+            "same": self.num_same,
+            "right": num_right(self.workload, self.compiled.results),
+            **{name: _numbers(run) for name, run in self.runs.items()},
+        }
+
+
+def compare(engine: Engine, plain: Engine | None, workload: Workload, repeats: int) -> Comparison:
+    """`engine` has a cache, `plain` runs one request at a time without; see `Comparison`.
+
+    The first case runs before the clock does: graphs and constraints are made then.
+    """
+    program, eager = workload.program, workload.program.eager()
+    run_once(engine, workload.first(1), program, max_in_flight=1)
+    compiled_runs, eager_runs = [], []
+    width = len(workload.cases)
+    for _ in range(repeats):  # in turns: what else the machine does meets both
+        compiled_runs.append(run_once(engine, workload, program, max_in_flight=width))
+        eager_runs.append(run_once(engine, workload, eager, max_in_flight=width))
+    alone = None if plain is None else run_once(plain, workload, eager, max_in_flight=1)
+    return Comparison(workload, median_run(compiled_runs), median_run(eager_runs), alone)
+
+
+def table(comparisons: Sequence[Comparison]) -> Table:
+    """Markdown when it is printed wide enough."""
+    columns = (
+        "program", "cases", "calls", "compiled", "eager", "one at a time", "ratio",
+        "tokens computed", "needed", "reused", "of the best", "same", "right",
+    )  # fmt: skip
+    made = Table(*columns, box=box.MARKDOWN)
+    for one in comparisons:
+        made.add_row(one.workload.name, *_row(one))
+    return made
+
+
+def _row(one: Comparison) -> list[str]:
+    cache, num_cases = one.compiled.cache, len(one.workload.cases)
+    right = num_right(one.workload, one.compiled.results)
+    alone = one.alone
+    return [
+        f"{num_cases}",
+        f"{one.compiled.num_calls}",
+        f"{one.compiled.wall_s:.2f} s",
+        f"{one.eager.wall_s:.2f} s",
+        "" if alone is None else f"{alone.wall_s:.1f} s",
+        "" if alone is None else f"{alone.wall_s / one.compiled.wall_s:.1f}x",
+        f"{cache.computed:,}",
+        f"{cache.needed:,}",
+        f"{cache.hit_rate:.1%}",
+        f"{cache.share_of_best:.1%}",
+        f"{one.num_same}/{num_cases}",
+        "" if right is None else f"{right}/{num_cases}",
+    ]
+
+
+def total_line(comparisons: Sequence[Comparison]) -> str:
+    """Sums over the suite."""
+    ways: dict[str, float] = {}
+    for one in comparisons:
+        for name, run in one.runs.items():
+            ways[name] = ways.get(name, 0.0) + run.wall_s
+    times = ", ".join(f"{seconds:.1f} s {name}" for name, seconds in ways.items())
+    computed = sum(one.compiled.cache.computed for one in comparisons)
+    fewest = sum(one.compiled.cache.fewest for one in comparisons)
+    return f"all programs: {times}; {computed:,} tokens computed, {fewest:,} at the fewest"
+
+
+def _numbers(run: Run) -> dict[str, Any]:
+    cache = run.cache
+    return {
+        "wall_s": run.wall_s,
+        "calls": run.num_calls,
+        "steps": run.num_steps,
+        "tokens_generated": run.num_generated,
+        "tokens_computed": cache.computed,
+        "tokens_reused": cache.needed - cache.computed,
+        "tokens_needed": cache.needed,
+        "tokens_fewest": cache.fewest,
+        "hit_rate": cache.hit_rate,
+        "best_hit_rate": cache.best_hit_rate,
+        "share_of_best": cache.share_of_best,
+    }
