@@ -88,6 +88,35 @@ class Lease:
         self._forest.total_hit_tokens += idx - start
         return idx - start
 
+    def continuation(self, tokens: Sequence[int], limit: int) -> list[int]:
+        """Up to `limit` tokens that the tree has after `tokens`, of which this path is the
+        beginning; [] if it does not have all of them. At a fork it goes the newest way. Changes
+        nothing; O(limit + what the path lacks of `tokens`).
+        """
+        node, idx = self._live_node(), self.num_tokens
+        if not self._forest.enable_reuse:
+            return []
+        found: list[int] = []
+        offset = idx - node.start
+        while len(found) < limit:
+            if offset == len(node.tokens):
+                if not node.children:
+                    break
+                key = tokens[idx] if idx < len(tokens) else next(reversed(node.children))
+                child = node.children.get(key)
+                if child is None:
+                    return []
+                node, offset = child, 0
+            elif idx < len(tokens):
+                if node.tokens[offset] != tokens[idx]:
+                    return []
+                idx, offset = idx + 1, offset + 1
+            else:
+                piece = node.tokens[offset : offset + limit - len(found)]
+                found += piece
+                offset += len(piece)
+        return found if idx == len(tokens) else []
+
     def append(
         self, tokens: Sequence[int], start: int, stop: int, *, kind: TokenKind
     ) -> AppendResult:

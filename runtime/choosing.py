@@ -2,14 +2,13 @@
 by the engine.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from umbel.runtime.errors import EngineError
 from umbel.runtime.outputs import TokenLogprob
-from umbel.runtime.request import Request
 from umbel.runtime.sampler import Sampled, Sampler, SamplingRow
 from umbel.runtime.step import Sample, StepPlan
 
@@ -33,7 +32,7 @@ class TokenChooser:
         num_masks = 0
         self._reserve(sum(sample.request.matcher is not None for sample in plan.samples))
         for idx, sample in enumerate(plan.samples):
-            row = self._row(sample.request)
+            row = self._row(sample)
             if sample.request.matcher is not None:
                 error = self._fill_mask(sample, num_masks)
                 if error is not None:
@@ -61,27 +60,31 @@ class TokenChooser:
             [scored.num_top for scored in plan.scored],
         )
 
-    def _row(self, request: Request) -> SamplingRow:
+    def _row(self, sample: Sample) -> SamplingRow:
+        request, offset = sample.request, sample.offset
+        tokens: Sequence[int] = request.tokens
         params = request.params
         banned: list[int] = []
-        if not request.may_end():
+        if not request.may_end(offset):
             banned += params.stop_token_ids
             banned += () if params.ignore_eos else self._eos_ids
+        if offset and sample.draft is not None and params.has_penalties:
+            tokens = [*tokens, *sample.draft.tokens[:offset]]  # read for penalties only
         return SamplingRow(
             params=params,
             seed=request.seed,
-            num_output=request.num_output,
-            tokens=request.tokens,
+            num_output=request.num_output + offset,
+            tokens=tokens,
             num_prompt=request.num_prompt,
             banned_ids=banned,
         )
 
     def _fill_mask(self, sample: Sample, mask_row: int) -> EngineError | None:
         """A fault of one constraint is the answer of its own request."""
-        request = sample.request
-        assert request.matcher is not None
+        request, matcher = sample.request, sample.matcher
+        assert matcher is not None
         try:
-            request.matcher.fill_mask(self._masks[mask_row], budget=request.num_left)
+            matcher.fill_mask(self._masks[mask_row], budget=request.num_left - sample.offset)
         except Exception as exc:
             error = EngineError(f"the constraint of request {request.request_id} failed: {exc!r}")
             error.__cause__ = exc

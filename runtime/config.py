@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from umbel.runtime.errors import InvalidRequest
+from umbel.runtime.params import SPECULATE
 
 DTYPES = ("auto", "bfloat16", "float32")
 LOAD_FORMATS = ("auto", "gguf", "safetensors", "dummy")
@@ -31,6 +32,7 @@ class EngineConfig:
     target_step_ms: float | None = None  # prefill beside decoding rows is cut to this; None: is not
     prefix_cache: bool = True  # False: nothing is reused (for comparison)
     jump_forward: bool = True  # forced tokens ride along in one step
+    speculate: str = "auto"  # guess ahead where it pays (see docs/speculation.md), or "off"
     share_attention: bool = (
         True  # False: every row reads its whole context by itself (for comparison)
     )
@@ -42,6 +44,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         self._one_of("dtype", DTYPES)
         self._one_of("load_format", LOAD_FORMATS)
+        self._one_of("speculate", SPECULATE)
         for name in (
             "block_size",
             "kv_cache_bytes",

@@ -39,6 +39,7 @@ from umbel.runtime.request import Update
 from umbel.runtime.roofline.gauge import Gauge, Reading
 from umbel.runtime.roofline.times import StepTimes
 from umbel.runtime.scheduler import Scheduler
+from umbel.runtime.speculation.drafter import Drafter
 from umbel.runtime.stats import EngineStats, GaugeReader, StatsRecorder, StepClock
 from umbel.runtime.step import StepPlan
 from umbel.runtime.submission import SeedStream, make_requests, make_score_request
@@ -88,12 +89,18 @@ class Engine:
         )
         eos_ids = parts.tokenizer.eos_ids
         pacer = make_pacer(config, parts.costs)
-        chunk_beside = None if pacer is None else pacer.chunk_beside
+        drafter = Drafter() if config.speculate == "auto" else None
         self._scheduler = Scheduler(
-            self._cache, config, eos_ids, cut_cost=parts.costs.cut_cost(), chunk_beside=chunk_beside
+            self._cache,
+            config,
+            eos_ids,
+            cut_cost=parts.costs.cut_cost(),
+            chunk_beside=None if pacer is None else pacer.chunk_beside,
+            drafter=drafter,
         )
         self._chooser = TokenChooser(parts.sampler, limits.vocab_size, eos_ids)
-        self._stats = StatsRecorder(self._scheduler, self._cache, parts.costs, pacer)
+        curve = None if drafter is None else drafter.curve
+        self._stats = StatsRecorder(self._scheduler, self._cache, parts.costs, pacer, curve)
         self._gauge_reader = GaugeReader(config.gauge_device, parts.costs.dtype)
         self._inbox = Inbox()
         self._flights = FlightTable(config.max_running + config.max_waiting)

@@ -9,6 +9,7 @@ from umbel.runtime.errors import InvalidRequest
 
 MAX_LOGPROBS = 64
 MAX_SEQUENCES = 1024
+SPECULATE = ("auto", "off")
 CONSTRAINT_KINDS = ("regex", "choices", "json_schema", "lark", "gbnf", "structural_tag")
 
 
@@ -48,6 +49,7 @@ class SamplingParams:
     lark: str | None = None
     gbnf: str | None = None  # GBNF (llama.cpp) or EBNF (XGrammar)
     structural_tag: Any = None  # free text with constrained parts
+    speculate: str = "auto"  # guess ahead where it pays, or "off": the same output
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -63,6 +65,15 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether a choice depends on the tokens before by other ways than the model."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.frequency_penalty != 0.0
+            or self.presence_penalty != 0.0
+        )
 
     @property
     def constraint_kind(self) -> str | None:
@@ -136,6 +147,8 @@ def _check(p: SamplingParams) -> None:
     integer("n", 1, MAX_SEQUENCES)
     integer("logprobs", 0, MAX_LOGPROBS, optional=True)
     integer("prompt_logprobs", 0, MAX_LOGPROBS, optional=True)
+    if p.speculate not in SPECULATE:
+        raise _bad("speculate", p.speculate, f"one of {', '.join(SPECULATE)}")
     for name in ("ignore_eos", "skip_special_tokens"):
         if not isinstance(getattr(p, name), bool):
             raise _bad(name, getattr(p, name), "True or False")

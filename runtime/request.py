@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from umbel.runtime.speculation.drafter import Lookup
+
 
 class TokenMatcher(Protocol):
     """The part of `umbel.grammar` matchers that a request uses."""
@@ -31,6 +33,8 @@ class TokenMatcher(Protocol):
     def advance(self, token_id: int) -> bool: ...
 
     def forced(self, *, budget: int | None = None) -> Sequence[int]: ...
+
+    def clone(self) -> "TokenMatcher": ...
 
 
 class TextOutput(Protocol):
@@ -92,6 +96,7 @@ class Request:
     num_preemptions: int = 0
     num_emitted: int = 0  # output tokens handed out in updates
     unsent_text: str = ""
+    lookup: "Lookup | None" = None  # set by the drafter
 
     def __post_init__(self) -> None:
         if self.is_score:
@@ -136,9 +141,11 @@ class Request:
         is_prompt = position + 1 < self.num_prompt
         return (self.params.prompt_logprobs if is_prompt else self.params.logprobs) or 0
 
-    def may_end(self) -> bool:
-        """Whether `min_tokens` is reached, so that the next token may be an end token."""
-        return self.num_output >= self.params.min_tokens
+    def may_end(self, offset: int = 0) -> bool:
+        """Whether `min_tokens` is reached `offset` tokens from now, so that the next one may be an
+        end token.
+        """
+        return self.num_output + offset >= self.params.min_tokens
 
     def add_score(self, logprob: TokenLogprob) -> None:
         """Take the score of the token after position `score_next`."""

@@ -46,20 +46,13 @@ class SamplingRow:
     mask_row: int | None = None
 
     @property
-    def has_penalties(self) -> bool:
-        p = self.params
-        return (
-            p.repetition_penalty != 1.0 or p.frequency_penalty != 0.0 or p.presence_penalty != 0.0
-        )
-
-    @property
     def is_edited(self) -> bool:
         """Whether the choice is made from other logits than the model's."""
         return bool(
             self.mask_row is not None
             or self.banned_ids
             or self.params.logit_bias
-            or self.has_penalties
+            or self.params.has_penalties
         )
 
 

@@ -6,7 +6,7 @@ gives its own up, computes again later, and so the oldest always gets on.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,16 @@ from umbel.runtime.config import EngineConfig
 from umbel.runtime.errors import EngineError, InvalidRequest, RequestCancelled, UmbelError
 from umbel.runtime.outputs import TokenLogprob
 from umbel.runtime.request import Request, Update
-from umbel.runtime.step import StepPlan
+from umbel.runtime.speculation.draft import Draft
+from umbel.runtime.speculation.drafter import Drafter
+from umbel.runtime.step import Sample, StepPlan
 from umbel.runtime.step_builder import Placement, StepBuilder
 
 if TYPE_CHECKING:
     from umbel.runtime.sampler import Sampled  # imports torch, which scheduling does not need
+
+
+_NONE: Mapping[int, Draft] = {}
 
 
 @dataclass(slots=True)
@@ -32,6 +37,8 @@ class SchedulerCounts:
     num_reused: int = 0  # taken from the cache, or from another request of the same step
     num_sampled: int = 0
     num_forced: int = 0
+    num_drafted: int = 0  # guessed and fed
+    num_confirmed: int = 0  # of these, so many came true
     num_requests: int = 0  # finished, failed and cancelled ones included
     num_preemptions: int = 0
 
@@ -41,6 +48,7 @@ class Scheduler:
 
     `cut_cost`: what the attention plan pays for reading a stretch apart. `chunk_beside`: how many
     rows of prompts may stand beside so many decoding rows, at least one; None: as many as fit.
+    `drafter`: guesses ahead; None: nobody does.
     """
 
     def __init__(
@@ -51,6 +59,7 @@ class Scheduler:
         *,
         cut_cost: CutCost | None = None,
         chunk_beside: Callable[[int], int] | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self.counts = SchedulerCounts()
         self._cache = cache
@@ -59,6 +68,7 @@ class Scheduler:
         self._eos_ids = frozenset(eos_ids)
         self._cut_cost = cut_cost
         self._chunk_beside = chunk_beside
+        self._drafter = drafter
         self._waiting: list[Request] = []  # both by arrival, oldest first
         self._running: list[Request] = []
         self._requests: dict[int, Request] = {}  # both of them, by id
@@ -114,17 +124,20 @@ class Scheduler:
         self, plan: StepPlan, sampled: "Sequence[Sampled]", scored: Sequence[TokenLogprob]
     ) -> list[Update]:
         """Take the results of a step: `sampled` for `plan.samples`, `scored` for `plan.scored`."""
-        self._cache.commit_step()
         self.counts.num_steps += 1
         self.counts.num_computed += plan.num_tokens
         self.counts.num_reused += plan.num_reused
         for wanted, logprob in zip(plan.scored, scored, strict=True):
             wanted.request.add_score(logprob)
-        updates: list[Update] = []
+        errors: list[tuple[Request, UmbelError]] = []
         for sample, choice in zip(plan.samples, sampled, strict=True):
-            error = self._accept(sample.request, choice)
+            error = self._accept(sample, choice)
             if error is not None:
-                updates.append(self._fail(sample.request, error))
+                errors.append((sample.request, error))
+        for draft in plan.drafts:
+            self._settle(draft)
+        self._cache.commit_step()
+        updates = [self._fail(request, error) for request, error in errors]
         for request in plan.requests:
             if request.request_id in self._requests:
                 updates += self._report(request)
@@ -157,18 +170,23 @@ class Scheduler:
         """Decoding requests first, so that a long prompt never holds up the streams of others."""
         decoding = [request for request in self._running if request.is_caught_up]
         prefilling = [request for request in self._running if not request.is_caught_up]
-        self._place_all(builder, decoding)
+        drafts: Mapping[int, Draft] = _NONE
+        if self._drafter is not None and decoding:
+            drafts = self._drafter.drafts(decoding, builder.budget - len(decoding))
+        self._place_all(builder, decoding, drafts)
         if builder.num_rows and self._chunk_beside is not None:
             builder.budget = min(builder.budget, self._chunk_beside(builder.num_rows))
         self._place_all(builder, prefilling)
 
-    def _place_all(self, builder: StepBuilder, requests: list[Request]) -> None:
+    def _place_all(
+        self, builder: StepBuilder, requests: list[Request], drafts: Mapping[int, Draft] = _NONE
+    ) -> None:
         for request in requests:
             if request.lease is not None:  # else it was preempted a moment ago
-                self._place(builder, request)
+                self._place(builder, request, drafts.get(request.request_id))
 
-    def _place(self, builder: StepBuilder, request: Request) -> None:
-        while builder.place(request) is Placement.NO_BLOCKS:
+    def _place(self, builder: StepBuilder, request: Request, draft: Draft | None = None) -> None:
+        while builder.place(request, draft) is Placement.NO_BLOCKS:
             victim = next(self._victims(builder, request), None)
             if victim is None:
                 return  # younger ones are in the step already: they end, or give way in the next
@@ -227,18 +245,38 @@ class Scheduler:
         _remove(self._running, request)
         insort(self._waiting, request, key=_arrival)
 
-    def _accept(self, request: Request, choice: "Sampled") -> UmbelError | None:
+    def _accept(self, sample: Sample, choice: "Sampled") -> UmbelError | None:
+        """Take a choice, unless the guesses that it was made after did not come true."""
+        request, draft = sample.request, sample.draft
+        if draft is not None and not draft.leads_to(sample.offset):
+            return None
         if choice.error is not None:
+            if draft is not None:
+                draft.close()
             return choice.error
         num_forced = request.num_forced
         try:
             request.accept_sampled(choice.token_id, choice.logprob, self._eos_ids)
         except Exception as exc:  # a fault of one constraint must not touch the others
+            if draft is not None:
+                draft.close()
             return _as_error(exc, request)
+        if draft is not None:
+            draft.confirm()
         self.counts.num_sampled += 1
         self.counts.num_forced += request.num_forced - num_forced
         request.is_caught_up = True
         return None
+
+    def _settle(self, draft: Draft) -> None:
+        """Before `commit_step`: what was computed for wrong guesses is forgotten with the step."""
+        assert self._drafter is not None
+        lease = draft.request.lease
+        assert lease is not None
+        lease.truncate(min(lease.num_tokens, draft.num_before + draft.num_confirmed))
+        self.counts.num_drafted += len(draft.tokens)
+        self.counts.num_confirmed += draft.num_confirmed
+        self._drafter.settle(draft)
 
     def _report(self, request: Request) -> list[Update]:
         update = request.take_update()

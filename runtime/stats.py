@@ -25,6 +25,7 @@ from umbel.runtime.roofline.pacing import ChunkPacer
 from umbel.runtime.roofline.records import Device
 from umbel.runtime.roofline.times import StepTimes
 from umbel.runtime.scheduler import Scheduler, SchedulerCounts
+from umbel.runtime.speculation.step_curve import StepCurve
 from umbel.runtime.step import StepPlan
 
 
@@ -55,6 +56,8 @@ class EngineStats:
     num_reused_tokens: int  # context that was found in the cache or in the same step
     num_generated_tokens: int  # sampled and forced
     num_forced_tokens: int
+    num_drafted_tokens: int  # guessed and fed
+    num_confirmed_tokens: int  # of these, so many came true
     num_preemptions: int
     rows_per_step: Mapping[int, int]  # rows, rounded up to a power of two -> steps
     cache: CacheStats
@@ -76,10 +79,12 @@ class StatsRecorder:
         cache: RadixCache,
         costs: ModelCosts,
         pacer: ChunkPacer | None = None,
+        curve: StepCurve | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._cache = cache
         self._pacer = pacer
+        self._curve = curve
         self._gauge = GaugeRecorder(costs)
         self._rows_per_step: Counter[int] = Counter()
         self._last_step = StepTimes()
@@ -98,6 +103,8 @@ class StatsRecorder:
         if is_failed:
             return
         step = self._gauge.record(plan, times)
+        if self._curve is not None:
+            self._curve.learn(step.rows, times.total_s)
         if self._pacer is not None:
             self._pacer.learn(step.rows, step.work.flops, times.total_s)
 
@@ -121,6 +128,8 @@ class StatsRecorder:
             num_reused_tokens=counts.num_reused,
             num_generated_tokens=counts.num_sampled + counts.num_forced,
             num_forced_tokens=counts.num_forced,
+            num_drafted_tokens=counts.num_drafted,
+            num_confirmed_tokens=counts.num_confirmed,
             num_preemptions=counts.num_preemptions,
             rows_per_step=dict(sorted(self._rows_per_step.items())),
             cache=self._cache.stats(),

@@ -7,7 +7,8 @@ from umbel.radix_cache.plan import AttentionPlan
 from umbel.radix_cache.tree import BlockCopy, Lease
 
 if TYPE_CHECKING:
-    from umbel.runtime.request import Request
+    from umbel.runtime.request import Request, TokenMatcher
+    from umbel.runtime.speculation.draft import Draft
 
 
 @dataclass(slots=True)
@@ -28,10 +29,23 @@ class Run:
 
 @dataclass(slots=True)
 class Sample:
-    """A request that takes its next token from row `logits_row` of the step's logits."""
+    """A request that takes its next token from row `logits_row` of the step's logits.
+
+    With `offset` > 0 it is the token after so many tokens of `draft`: it counts only if all of them
+    come true.
+    """
 
     request: "Request"
     logits_row: int
+    offset: int = 0
+    draft: "Draft | None" = None
+
+    @property
+    def matcher(self) -> "TokenMatcher | None":
+        """The constraint's state before the token."""
+        if self.draft is None or self.offset == 0:
+            return self.request.matcher
+        return self.draft.matchers[self.offset]
 
 
 @dataclass(slots=True)
@@ -64,6 +78,7 @@ class StepPlan:
         default_factory=list
     )  # all that a failure of this step would hit
     num_reused: int = 0  # tokens passed over because the cache had them
+    drafts: list["Draft"] = field(default_factory=list)  # those whose tokens are fed
 
     @property
     def num_tokens(self) -> int:

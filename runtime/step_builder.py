@@ -5,11 +5,13 @@ position has in the pool. A slot holds one token of one path of the tree, so req
 logits of the same tree position find the same slot, and share the row.
 """
 
+from collections.abc import Iterator
 from enum import Enum, auto
 
 from umbel.radix_cache.plan import CutCost, RunSpan, plan_attention
 from umbel.radix_cache.tree import AppendOutcome, Lease, TokenKind
 from umbel.runtime.request import Request
+from umbel.runtime.speculation.draft import Draft
 from umbel.runtime.step import Run, Sample, Scored, StepPlan
 
 
@@ -40,6 +42,7 @@ class StepBuilder:
             int, tuple[Run, int]
         ] = {}  # slot -> run and position of the row that feeds it
         self._wanted: list[tuple[Request, Run, int]] = []
+        self._drafts: dict[int, Draft] = {}  # those that are fed, by request id
         self._placed: set[int] = set()  # request ids
 
     def __contains__(self, request: Request) -> bool:
@@ -53,22 +56,31 @@ class StepBuilder:
         request.num_cached += max(0, min(stop, request.num_prompt) - new_start)
         request.num_seen = max(request.num_seen, stop)
 
-    def place(self, request: Request) -> Placement:
-        """Give the request as many rows as it needs and the budget allows."""
+    def place(self, request: Request, draft: Draft | None = None) -> Placement:
+        """Give the request as many rows as it needs and the budget allows; with a draft as many
+        more, unless its own take all there is.
+        """
         self._reuse(request)
-        lease = _lease(request)
+        lease, target = _lease(request), request.target
+        if draft is not None:
+            draft = self._fitting(draft, lease)
         end = lease.num_tokens
-        start, shared = self._share_rows(request, lease, end)
-        stop = min(request.target, start + self.budget, self._longest_stop(request, end))
+        start, shared = self._share_rows(request, lease, end, draft)
+        stop = min(target, start + self.budget, self._longest_stop(request, end))
         outcome = AppendOutcome.OK
         if stop > end:
             outcome, stop = self._append(request, lease, end, stop)
+        if draft is not None:
+            stop = self._append_draft(draft, lease, target) if stop == target else stop
         if stop <= start and not shared:
             return Placement.NO_BLOCKS if outcome is AppendOutcome.NO_BLOCKS else Placement.WAITS
         self._wanted += shared
         self._register(request)
         if stop > start:
-            self._add_run(request, Run(lease, request.tokens[start:stop], start, end, []))
+            tokens = request.tokens[start:stop]
+            if draft is not None and stop > target:
+                tokens += draft.tokens[max(0, start - target) : stop - target]
+            self._add_run(request, Run(lease, tokens, start, end, []))
         return Placement.PLACED
 
     def build(self) -> StepPlan | None:
@@ -79,12 +91,15 @@ class StepBuilder:
         numbers = _number_rows(plan.runs, self._wanted)
         for request, run, position in self._wanted:
             row = numbers[id(run), position]
-            if position < request.score_end:
+            if position >= request.target:
+                offset = position - request.target + 1
+                plan.samples.append(Sample(request, row, offset, self._draft_of(request)))
+            elif position < request.score_end:
                 plan.scored.append(
                     Scored(request, row, request.tokens[position + 1], request.num_top(position))
                 )
             else:
-                plan.samples.append(Sample(request, row))
+                plan.samples.append(Sample(request, row, draft=self._draft_of(request)))
         if plan.runs:
             spans = [RunSpan(run.lease, run.start, len(run.tokens)) for run in plan.runs]
             plan.attention = plan_attention(spans, share=self._share_attention, cost=self._cut_cost)
@@ -98,21 +113,53 @@ class StepBuilder:
             return
         self.count_reused(request, before, lease.advance(request.tokens, before, target))
 
+    def _fitting(self, draft: Draft, lease: Lease) -> Draft | None:
+        """The draft as far as the budget allows it, once its request can be caught up in this step;
+        the lease walks over what the tree has of it.
+        """
+        request = draft.request
+        end, target = lease.num_tokens, request.target
+        num_own = max(1, target - end)
+        if self._longest_stop(request, end) < target or self.budget <= num_own:
+            return None
+        draft.cut(self.budget - num_own)
+        if end == target:
+            lease.advance(draft.tokens, 0, len(draft.tokens))
+        return draft
+
+    def _append_draft(self, draft: Draft, lease: Lease, target: int) -> int:
+        """Append what the lease lacks of a draft, or leave it out where that takes blocks that
+        others hold; where the draft ends now.
+        """
+        at = lease.num_tokens - target
+        if at < len(draft.tokens):
+            result = lease.append(draft.tokens, at, len(draft.tokens), kind=TokenKind.OUTPUT)
+            if result.outcome is AppendOutcome.OK:
+                self._plan.copies += result.copies
+            else:
+                draft.cut(at)
+        if draft.tokens:
+            self._drafts[draft.request.request_id] = draft
+            self._plan.drafts.append(draft)
+        return target + len(draft.tokens)
+
+    def _draft_of(self, request: Request) -> Draft | None:
+        return self._drafts.get(request.request_id)
+
     def _share_rows(
-        self, request: Request, lease: Lease, end: int
+        self, request: Request, lease: Lease, end: int, draft: Draft | None
     ) -> tuple[int, list[tuple[Request, Run, int]]]:
         """Take from other runs the first wanted rows that they have; also the first position to
         feed itself.
         """
         shared: list[tuple[Request, Run, int]] = []
-        position = request.next_wanted(0)
-        while position < end:
+        position = end
+        for position in _wanted_positions(request, 0, end, draft):
             row = self._rows.get(lease.slots(position, position + 1)[0])
             if row is None:
-                break
+                return position, shared
             shared.append((request, *row))
-            position = request.next_wanted(position + 1)
-        return min(position, end), shared
+        return end, shared
 
     def _longest_stop(self, request: Request, end: int) -> int:
         """Without jump-forward, output tokens are fed one at a time."""
@@ -144,13 +191,12 @@ class StepBuilder:
         self._plan.runs.append(run)
         self.budget -= len(run.tokens)
         self.num_rows += len(run.tokens)
-        request.num_seen = max(request.num_seen, stop)
+        request.num_seen = max(request.num_seen, min(stop, request.target))
         for offset, slot in enumerate(run.lease.slots(run.start, stop)):
             self._rows[slot] = (run, run.start + offset)
-        position = request.next_wanted(run.start)
-        while position < stop:
+        draft = self._draft_of(request)
+        for position in _wanted_positions(request, run.start, stop, draft):
             self._wanted.append((request, run, position))
-            position = request.next_wanted(position + 1)
 
     def _register(self, request: Request) -> None:
         self._placed.add(request.request_id)
@@ -160,6 +206,20 @@ class StepBuilder:
 def _lease(request: Request) -> Lease:
     assert request.lease is not None, "a request without a lease cannot be in a step"
     return request.lease
+
+
+def _wanted_positions(
+    request: Request, start: int, stop: int, draft: Draft | None
+) -> Iterator[int]:
+    """Positions start .. stop - 1 whose logits are wanted, ascending."""
+    position, target = request.next_wanted(start), request.target
+    while position < min(stop, target):
+        yield position
+        position = request.next_wanted(position + 1)
+    if draft is not None:
+        for offset in draft.offsets():
+            if start <= target - 1 + offset < stop:
+                yield target - 1 + offset
 
 
 def _number_rows(

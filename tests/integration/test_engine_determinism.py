@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from umbel.runtime.params import SamplingParams
 from umbel.runtime.parts import EngineParts, costs_of
 from umbel.runtime.runner import ModelRunner
 from umbel.runtime.sampler import Sampler
+from umbel.runtime.speculation.step_curve import StepCurve
 from umbel.runtime.submission import Limits
 from umbel.runtime.tokenizer import Tokenizer, load_tokenizer
 
@@ -61,10 +63,10 @@ def alone(
 
 @contextmanager
 def engine(
-    decoder: Decoder, tokenizer: Tokenizer, *, num_blocks: int = 512, **options: int | bool
+    decoder: Decoder, tokenizer: Tokenizer, *, num_blocks: int = 512, **options: int | bool | str
 ) -> Iterator[Engine]:
     """An engine over a model that was loaded once."""
-    config = EngineConfig(num_blocks=num_blocks, dtype="float32", **options)
+    config = EngineConfig(num_blocks=num_blocks, dtype="float32", **options)  # type: ignore[arg-type]
     vocab_size = decoder.config.vocab_size
     runner = ModelRunner(
         decoder, num_blocks=num_blocks, block_size=config.block_size, dtype=torch.float32
@@ -169,6 +171,47 @@ def test_forced_tokens_may_ride_along_or_not(decoder: Decoder, tokenizer: Tokeni
 
     assert results[0] == results[1]
     assert results[0][1] > 0
+
+
+QUOTED = "Repeat the list: alder, birch, cedar, elm, fir. Repeated: alder, birch, cedar,"
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0.0, "ignore_eos": True},
+        {"temperature": 0.8, "seed": 3, "ignore_eos": True},
+        {"temperature": 0.0, "json_schema": PERSON},
+        {"temperature": 0.0, "repetition_penalty": 1.1, "ignore_eos": True},
+    ],
+    ids=["greedy", "sampled", "constrained", "penalized"],
+)
+def test_speculation_changes_nothing_but_the_number_of_steps(
+    decoder: Decoder,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+) -> None:
+    # What is guessed must not depend on how busy the machine is.
+    monkeypatch.setattr(StepCurve, "learn", lambda *_: None)
+    params = SamplingParams(max_tokens=24, **options)
+    prompts = [tokenizer.encode(text) for text in (QUOTED, STORY + "He", QUOTED + " elm")]
+    with engine(decoder, tokenizer, speculate="off") as plain:
+        expected = [plain.generate(prompt, params).token_ids for prompt in prompts]
+        num_plain = plain.stats().num_steps
+    with engine(decoder, tokenizer) as made:
+        for _ in range(2):  # first from the prompt's own text, then also from the tree
+            assert [made.generate(prompt, params).token_ids for prompt in prompts] == expected
+        stats = made.stats()
+
+    assert stats.num_confirmed_tokens > 0
+    assert stats.num_steps < 2 * num_plain
 
 
 def test_two_hundred_branches_compute_their_prefix_once(

@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from umbel.runtime.config import DTYPES, LOAD_FORMATS
+from umbel.runtime.params import SPECULATE
 
 if TYPE_CHECKING:
     from umbel.runtime.engine import Engine
@@ -30,6 +31,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         "--num-blocks", type=int, metavar="BLOCKS", help="of KV (default: as many as fit)"
     )
     group.add_argument("--threads", type=int, dest="num_threads", metavar="N")
+    group.add_argument(
+        "--speculate", choices=SPECULATE, help="guess ahead where it pays (default), or never"
+    )
     group.add_argument("--no-prefix-cache", dest="prefix_cache", action="store_false", default=None)
 
 
@@ -48,6 +52,7 @@ def start_engine(args: argparse.Namespace) -> "Engine":
         "num_blocks",
         "num_threads",
         "prefix_cache",
+        "speculate",
     )
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     return Engine(args.model, **options)

@@ -9,6 +9,7 @@ from umbel.server.protocol.fields import GenerationFields
 _AS_THEY_ARE = (
     "temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
     "n", "min_tokens", "stop_token_ids", "ignore_eos", "skip_special_tokens",
+    "speculate",
 )  # fmt: skip
 _MAX_SEED = 2**63
 

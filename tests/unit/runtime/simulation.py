@@ -6,6 +6,7 @@ copy, a stale block, a shared row of the wrong path, a position covered twice or
 once, here or as a wrong output.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from umbel.runtime.params import SamplingParams
 from umbel.runtime.request import Request, Update
 from umbel.runtime.sampler import Sampled
 from umbel.runtime.scheduler import Scheduler
+from umbel.runtime.speculation.draft import Draft, make_draft, may_draft
+from umbel.runtime.speculation.drafter import Drafter
 from umbel.runtime.step import StepPlan
 
 EOS_ID = 0
@@ -169,6 +172,11 @@ class SimulatedMatcher:
     def forced(self, *, budget: int | None = None) -> list[int]:
         return list(self._expected)
 
+    def clone(self) -> "SimulatedMatcher":
+        other = SimulatedMatcher(self.every, self.first)
+        other._expected = list(self._expected)
+        return other
+
 
 def take_forced(matcher: SimulatedMatcher) -> list[int]:
     forced = matcher.forced()
@@ -195,6 +203,37 @@ class Received:
     last: Update | None = None
 
 
+class GuessingDrafter(Drafter):
+    """Knows what comes, and errs at times; guesses wherever it may."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.simulation: Simulation | None = None
+        self._random = random.Random(seed)
+
+    def drafts(self, requests: Sequence[Request], max_rows: int) -> dict[int, Draft]:
+        drafts: dict[int, Draft] = {}
+        for request in requests:
+            if max_rows < 1 or not may_draft(request):
+                continue
+            draft = make_draft(request, "2", self._guess(request), min(max_rows, 6))
+            if draft is not None:
+                drafts[request.request_id] = draft
+                max_rows -= len(draft.tokens)
+        return drafts
+
+    def settle(self, draft: Draft) -> None:
+        pass
+
+    def _guess(self, request: Request) -> list[int]:
+        assert self.simulation is not None
+        coming = self.simulation.expected(request).token_ids[request.num_output :]
+        guess = coming[: self._random.randint(0, 8)]
+        if guess and self._random.random() < 0.6:
+            guess[self._random.randrange(len(guess))] = 1 + self._random.randrange(5)
+        return guess
+
+
 class Simulation:
     """Scheduler, cache and simulated runner, with a naive model to compare with."""
 
@@ -205,6 +244,7 @@ class Simulation:
         vocab_size: int = 6,
         end_every: int = 12,
         chunk_beside: Callable[[int], int] | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         assert config.num_blocks is not None
         self.config = config
@@ -213,7 +253,11 @@ class Simulation:
         self.cache = RadixCache(
             config.num_blocks, config.block_size, enable_reuse=config.prefix_cache
         )
-        self.scheduler = Scheduler(self.cache, config, [EOS_ID], chunk_beside=chunk_beside)
+        self.scheduler = Scheduler(
+            self.cache, config, [EOS_ID], chunk_beside=chunk_beside, drafter=drafter
+        )
+        if isinstance(drafter, GuessingDrafter):
+            drafter.simulation = self
         self.runner = SimulatedRunner(config.num_blocks, config.block_size)
         self.received: dict[int, Received] = {}
         self.num_live = 0

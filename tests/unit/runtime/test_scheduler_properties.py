@@ -8,11 +8,12 @@ import strategies
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from unit.runtime.simulation import Received, Simulation
+from unit.runtime.simulation import GuessingDrafter, Received, Simulation
 
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.errors import RequestCancelled
 from umbel.runtime.params import SamplingParams
+from umbel.runtime.speculation.drafter import Drafter
 
 MAX_OUTPUT = 12
 
@@ -24,9 +25,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     simulation: Simulation
 
-    @initialize(config=strategies.small_configs())
-    def start(self, config: EngineConfig) -> None:
-        self.simulation = Simulation(config, vocab_size=strategies.VOCAB_SIZE)
+    @initialize(
+        config=strategies.small_configs(), guess=st.sampled_from(["never", "look up", "always"])
+    )
+    def start(self, config: EngineConfig, guess: str) -> None:
+        drafter = {"never": None, "look up": Drafter(), "always": GuessingDrafter(7)}[guess]
+        self.simulation = Simulation(config, vocab_size=strategies.VOCAB_SIZE, drafter=drafter)
         self.live: list[Received] = []
 
     @rule(
@@ -131,8 +135,9 @@ TestScheduler.settings = settings(max_examples=40, stateful_step_count=30, deadl
 @pytest.mark.parametrize("max_step_tokens", [1, 7, 512])
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize("drafter", [None, GuessingDrafter(3)])
 def test_crowded_engines_give_what_lonely_ones_give(
-    max_step_tokens: int, block_size: int, prefix_cache: bool
+    max_step_tokens: int, block_size: int, prefix_cache: bool, drafter: Drafter | None
 ) -> None:
     rng = random.Random(f"{max_step_tokens} {block_size} {prefix_cache}")
     config = EngineConfig(
@@ -142,7 +147,7 @@ def test_crowded_engines_give_what_lonely_ones_give(
         max_running=24,
         prefix_cache=prefix_cache,
     )
-    simulation = Simulation(config, vocab_size=strategies.VOCAB_SIZE, end_every=60)
+    simulation = Simulation(config, vocab_size=strategies.VOCAB_SIZE, end_every=60, drafter=drafter)
     live: list[Received] = []
 
     for _ in range(60):
@@ -153,7 +158,10 @@ def test_crowded_engines_give_what_lonely_ones_give(
             simulation.step()
 
     finish(simulation, live)
-    assert max_step_tokens == 1 or simulation.scheduler.counts.num_preemptions > 0
+    counts = simulation.scheduler.counts
+    assert max_step_tokens == 1 or counts.num_preemptions > 0
+    if drafter is not None and max_step_tokens == 512:
+        assert 0 < counts.num_confirmed < counts.num_drafted
 
 
 def submit_random(rng: random.Random, simulation: Simulation) -> Received:

@@ -96,7 +96,9 @@ class GenerationFields(HarmlessFields, kw_only=True):
     json_schema: str | bool | dict[str, Any] | None = None
     structural_tag: str | dict[str, Any] | None = None
 
-    timeout_s: float | None = None  # Umbel's: the deadline of this request
+    # Umbel's
+    timeout_s: float | None = None  # the deadline of this request
+    speculate: str | None = None  # "auto" or "off": changes speed only
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,1 @@
+"""Lookup speculation: guesses at the tokens to come that cost no model. See `drafter`."""
