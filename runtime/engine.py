@@ -83,24 +83,17 @@ class Engine:
     def _set_up(self, parts: EngineParts, config: EngineConfig) -> None:
         self.config = config
         self._parts = parts
-        limits = parts.limits
-        self._cache = RadixCache(
-            limits.num_blocks, limits.block_size, enable_reuse=config.prefix_cache
-        )
+        limits, reuse = parts.limits, config.prefix_cache
+        self._cache = RadixCache(limits.num_blocks, limits.block_size, enable_reuse=reuse)
         eos_ids = parts.tokenizer.eos_ids
         pacer = make_pacer(config, parts.costs)
         drafter = Drafter() if config.speculate == "auto" else None
         self._scheduler = Scheduler(
-            self._cache,
-            config,
-            eos_ids,
-            cut_cost=parts.costs.cut_cost(),
+            self._cache, config, eos_ids, cut_cost=parts.costs.cut_cost(), drafter=drafter,
             chunk_beside=None if pacer is None else pacer.chunk_beside,
-            drafter=drafter,
-        )
+        )  # fmt: skip
         self._chooser = TokenChooser(parts.sampler, limits.vocab_size, eos_ids)
-        curve = None if drafter is None else drafter.curve
-        self._stats = StatsRecorder(self._scheduler, self._cache, parts.costs, pacer, curve)
+        self._stats = StatsRecorder(self._scheduler, self._cache, parts.costs, pacer, drafter)
         self._gauge_reader = GaugeReader(config.gauge_device, parts.costs.dtype)
         self._inbox = Inbox()
         self._flights = FlightTable(config.max_running + config.max_waiting)

@@ -25,7 +25,7 @@ from umbel.runtime.roofline.pacing import ChunkPacer
 from umbel.runtime.roofline.records import Device
 from umbel.runtime.roofline.times import StepTimes
 from umbel.runtime.scheduler import Scheduler, SchedulerCounts
-from umbel.runtime.speculation.step_curve import StepCurve
+from umbel.runtime.speculation.drafter import Drafter
 from umbel.runtime.step import StepPlan
 
 
@@ -79,12 +79,12 @@ class StatsRecorder:
         cache: RadixCache,
         costs: ModelCosts,
         pacer: ChunkPacer | None = None,
-        curve: StepCurve | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._cache = cache
         self._pacer = pacer
-        self._curve = curve
+        self._curve = None if drafter is None else drafter.curve
         self._gauge = GaugeRecorder(costs)
         self._rows_per_step: Counter[int] = Counter()
         self._last_step = StepTimes()
