@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from umbel.kernels.native.threads import call_apart, use_threads
 from umbel.radix_cache.tree import Namespace, NodeView, RadixCache
 from umbel.runtime import generation
 from umbel.runtime.choosing import TokenChooser
@@ -66,7 +67,8 @@ class Engine:
         self, model: str | None = None, config: EngineConfig | None = None, **options: Any
     ) -> None:
         config = make_config(model, config, options)
-        parts = load_parts(config)
+        # Apart: the workers of the thread that loads would be one thread too many for the cores.
+        parts = call_apart(partial(load_parts, config))
         # What was loaded stays: a full collection in the middle of a step took 0.2 s with it, and
         # takes next to nothing without.
         gc.collect()
@@ -133,6 +135,8 @@ class Engine:
         return True
 
     def _serve(self) -> None:
+        if self.config.num_threads is not None:
+            use_threads(self.config.num_threads)
         try:
             while not self._inbox.is_closed:
                 self._step_or_wait()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from umbel.kernels.linear import bound_shape_caches
+from umbel.kernels.native.threads import use_threads
 from umbel.radix_cache.tree import Namespace
 from umbel.runtime.chat import ChatTemplate
 from umbel.runtime.config import EngineConfig
@@ -77,7 +78,7 @@ def load_parts(config: EngineConfig) -> EngineParts:
     """
     bound_shape_caches()
     if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
+        use_threads(config.num_threads)
     source = find_model(config.model)
     dtype = _DTYPES[config.dtype]
     tokenizer = load_tokenizer(source)

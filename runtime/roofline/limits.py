@@ -41,4 +41,11 @@ def _faster(old: Device, new: Device) -> Device:
     return replace(new, peak_flops=peaks, bandwidth=max(old.bandwidth, new.bandwidth))
 
 
-CPU_LIMITS = MeasuredLimits(measure_cpu)  # a fact of the process, as the number of threads is
+def _measure_apart() -> Device:
+    """Without workers that stay, which would slow the engine's down."""
+    from umbel.kernels.native.threads import call_apart  # torch takes a second to import
+
+    return call_apart(measure_cpu)
+
+
+CPU_LIMITS = MeasuredLimits(_measure_apart)  # a fact of the process, as the number of threads is
