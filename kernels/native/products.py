@@ -1,211 +1,130 @@
-"""Products of bfloat16 rows with weights of 4 or 8 bits that share a scale by groups of 32 inputs.
+"""Products of bfloat16 rows with weights that lie in panels of 16 outputs; called by `linear`.
 
-The codes are multiplied as they are, in bfloat16 with float32 sums, and scaled afterwards, so the
-weights are those of the file, not rounded again. Called by `linear.GroupedLinear`.
+A kernel takes (0, panels, scales, x, x_stride, rows, groups, panels, bias, y, y_stride, is_float,
+bits, bits of a float32 factor), addresses and strides in bytes: `bfloat_products` multiplies codes
+as they are, `half_products` in half precision whatever is packed here.
 """
 
 import ctypes
-from typing import Any
+import math
 
 import numpy as np
 import torch
-from numba import cfunc, types
 from torch import Tensor
 
 from umbel.kernels.grouped import GROUP, GroupedWeight
-from umbel.kernels.native.product_code import (
-    LANES,
-    q4_tile_1,
-    q4_tile_2,
-    q4_tile_4,
-    q4_tile_8,
-    q8_tile_1,
-    q8_tile_2,
-    q8_tile_4,
-    q8_tile_8,
-    sum_groups,
-)  # fmt: skip
-from umbel.kernels.native.simd import (
-    fetch_add,
-    load_int64,
-)  # fmt: skip
-from umbel.kernels.native.threads import run_unsafe
+from umbel.kernels.native.memory import WeightMemory
+from umbel.kernels.native.threads import float_bits, run_unsafe
 
-_PANELS_AT_ONCE = 4  # what a thread takes at a time
-_NUM_ARGS = 12
-
-
-@cfunc(types.void(types.int64), cache=True)
-def _multiply_4bit(args):
-    panels, scales, x, stride, num_rows = (
-        load_int64(args, 1), load_int64(args, 2), load_int64(args, 3), load_int64(args, 4),
-        load_int64(args, 5),
-    )  # fmt: skip
-    num_groups, num_panels, bias = load_int64(args, 6), load_int64(args, 7), load_int64(args, 8)
-    y, y_stride, is_float = load_int64(args, 9), load_int64(args, 10), load_int64(args, 11)
-    panel_bytes = 64 if is_float else 32
-    sums = np.empty(num_rows * num_groups, np.float32)
-    for row in range(num_rows):
-        sum_groups(x + row * stride, num_groups, sums.ctypes.data + 4 * row * num_groups)
-    while True:
-        start = fetch_add(args, _PANELS_AT_ONCE)
-        if start >= num_panels:
-            break
-        for panel in range(start, min(start + _PANELS_AT_ONCE, num_panels)):
-            codes = panels + panel * num_groups * GROUP * LANES // 2
-            steps = scales + panel * num_groups * LANES * 4
-            first, row = bias + 4 * LANES * panel, 0
-            while row < num_rows:
-                at, place = x + row * stride, y + row * y_stride + panel * panel_bytes
-                sums_at = sums.ctypes.data + 4 * row * num_groups
-                if num_rows - row >= 8:
-                    count = 8
-                    q4_tile_8(
-                        codes,
-                        steps,
-                        at,
-                        stride,
-                        sums_at,
-                        num_groups,
-                        first,
-                        place,
-                        y_stride,
-                        is_float,
-                    )
-                elif num_rows - row >= 4:
-                    count = 4
-                    q4_tile_4(
-                        codes,
-                        steps,
-                        at,
-                        stride,
-                        sums_at,
-                        num_groups,
-                        first,
-                        place,
-                        y_stride,
-                        is_float,
-                    )
-                elif num_rows - row >= 2:
-                    count = 2
-                    q4_tile_2(
-                        codes,
-                        steps,
-                        at,
-                        stride,
-                        sums_at,
-                        num_groups,
-                        first,
-                        place,
-                        y_stride,
-                        is_float,
-                    )
-                else:
-                    count = 1
-                    q4_tile_1(
-                        codes,
-                        steps,
-                        at,
-                        stride,
-                        sums_at,
-                        num_groups,
-                        first,
-                        place,
-                        y_stride,
-                        is_float,
-                    )
-                row += count
-
-
-@cfunc(types.void(types.int64), cache=True)
-def _multiply_8bit(args):
-    panels, scales, x, stride, num_rows = (
-        load_int64(args, 1), load_int64(args, 2), load_int64(args, 3), load_int64(args, 4),
-        load_int64(args, 5),
-    )  # fmt: skip
-    num_groups, num_panels, bias = load_int64(args, 6), load_int64(args, 7), load_int64(args, 8)
-    y, y_stride, is_float = load_int64(args, 9), load_int64(args, 10), load_int64(args, 11)
-    panel_bytes = 64 if is_float else 32
-    while True:
-        start = fetch_add(args, _PANELS_AT_ONCE)
-        if start >= num_panels:
-            break
-        for panel in range(start, min(start + _PANELS_AT_ONCE, num_panels)):
-            codes = panels + panel * num_groups * GROUP * LANES
-            steps = scales + panel * num_groups * LANES * 2
-            first, row = bias + 4 * LANES * panel, 0
-            while row < num_rows:
-                at, place = x + row * stride, y + row * y_stride + panel * panel_bytes
-                if num_rows - row >= 8:
-                    count = 8
-                    q8_tile_8(
-                        codes, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
-                    )
-                elif num_rows - row >= 4:
-                    count = 4
-                    q8_tile_4(
-                        codes, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
-                    )
-                elif num_rows - row >= 2:
-                    count = 2
-                    q8_tile_2(
-                        codes, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
-                    )
-                else:
-                    count = 1
-                    q8_tile_1(
-                        codes, steps, at, stride, 0, num_groups, first, place, y_stride, is_float
-                    )
-                row += count
+LANES = 16  # outputs of a panel
+# The largest weight that sums of half precision are sure to hold, with rows scaled to below 2.
+_LARGEST = 128.0
+_Args = ctypes.c_int64 * 14
 
 
 class NativeProduct:
-    """`product(x)`: x [T, I] bfloat16, of unit stride, times a grouped weight [O, I]."""
+    """`product(x)`: x [T, I] bfloat16, of unit stride, times a weight [O, I] -> [T, O]."""
 
-    def __init__(self, weight: GroupedWeight, bias: Tensor | None, out_dtype: torch.dtype) -> None:
-        """bias: [O] or None; out_dtype: bfloat16 or float32.
+    def __init__(
+        self,
+        weight: GroupedWeight | Tensor,
+        bias: Tensor | None,
+        *,
+        out_dtype: torch.dtype = torch.bfloat16,
+        in_halves: bool,
+        memory: WeightMemory | None = None,
+    ) -> None:
+        """weight: quantized, or (only with `in_halves`) bfloat16; bias: [O] or None; out_dtype:
+        bfloat16 or float32. memory: where to put the weight; None: anywhere.
 
         Raises `ValueError` for shapes that do not fill panels.
         """
         self._out_features, self._in_features = weight.shape
-        if not fits(weight):
+        if not fits((self._out_features, self._in_features)):
             raise ValueError(
                 f"a weight of shape {list(weight.shape)} does not fill panels; expected multiples "
                 f"of {LANES} outputs and {GROUP} inputs"
             )
-        is_4bit = weight.codes.dtype == torch.uint8
-        self._panels = _pack_4bit(weight.codes) if is_4bit else _pack_8bit(weight.codes)
-        self._scales = _pack_scales(weight)
+        if in_halves:
+            from umbel.kernels.native.half_products import MULTIPLY  # compiles on the first import
+        else:
+            assert isinstance(weight, GroupedWeight), "only halves are multiplied without codes"
+            from umbel.kernels.native.bfloat_products import MULTIPLY
+        factor = 1.0
+        if isinstance(weight, GroupedWeight):
+            if in_halves:
+                weight, factor = _limited(weight)
+            self._bits = 4 if weight.codes.dtype == torch.uint8 else 8
+            panels = _pack_4bit(weight.codes) if self._bits == 4 else _pack_8bit(weight.codes)
+            scales = _pack_scales(weight)
+        else:
+            self._bits = 16
+            panels, factor = _pack_halves(weight)
+            scales = torch.empty(0)
+        self._panels, self._scales = _kept(panels, memory), _kept(scales, memory)
         self._bias = torch.zeros(self._out_features) if bias is None else bias.float().contiguous()
         self.weight_bytes = self._panels.nbytes + self._scales.nbytes + self._bias.nbytes
-        self._kernel: int = (_multiply_4bit if is_4bit else _multiply_8bit).address
-        self._panels_at = self._panels.data_ptr()
-        self._scales_at = self._scales.data_ptr()
-        self._bias_at = self._bias.data_ptr()
         self._out_dtype = out_dtype
-        self._num_groups = self._in_features // GROUP
-        self._num_panels = self._out_features // LANES
+        self._kernel: int = MULTIPLY
+        self._factor_bits = float_bits(factor)
+        # Looked up once: of a one-row product's few microseconds the addresses were one.
+        self._addresses = self._panels.data_ptr(), self._scales.data_ptr(), self._bias.data_ptr()
 
     def __call__(self, x: Tensor) -> Tensor:
         num_rows, width = x.shape
         assert width == self._in_features, "rows of another width"
         assert x.dtype == torch.bfloat16 and x.stride(1) == 1, "rows of another layout"  # noqa: PT018
         y = torch.empty(num_rows, self._out_features, dtype=self._out_dtype)
+        panels, scales, bias = self._addresses
         args = _Args(
-            0, self._panels_at, self._scales_at, x.data_ptr(), 2 * x.stride(0), num_rows,
-            self._num_groups, self._num_panels, self._bias_at, y.data_ptr(),
-            self._out_features * y.itemsize, self._out_dtype == torch.float32,
+            0, panels, scales, x.data_ptr(), 2 * x.stride(0), num_rows, width // GROUP,
+            self._out_features // LANES, bias, y.data_ptr(), self._out_features * y.itemsize,
+            self._out_dtype == torch.float32, self._bits, self._factor_bits,
         )  # fmt: skip
         run_unsafe(self._kernel, args)
         return y
 
 
-_Args = ctypes.c_int64 * _NUM_ARGS
+def _kept(source: Tensor, memory: WeightMemory | None) -> Tensor:
+    """A contiguous copy that starts at a multiple of 64 bytes, as torch's memory does."""
+    if memory is not None:
+        return memory.copy_of(source)
+    return torch.empty(source.shape, dtype=source.dtype).copy_(source)
 
 
-def fits(weight: GroupedWeight) -> bool:
-    """Whether the weight can be cut into whole panels."""
-    return weight.shape[0] % LANES == 0 and weight.shape[1] % GROUP == 0
+def fits(shape: tuple[int, int]) -> bool:
+    """Whether a weight of this shape can be cut into whole panels."""
+    return shape[0] % LANES == 0 and shape[1] % GROUP == 0
+
+
+def _limited(weight: GroupedWeight) -> tuple[GroupedWeight, float]:
+    """The weight divided by a power of two, if it is that large; and that power."""
+    offsets = torch.zeros(1) if weight.offsets is None else weight.offsets.float()
+    largest_code = 128 if weight.offsets is None else 15
+    largest = float((weight.scales.float().abs() * largest_code + offsets.abs()).max())
+    if not _LARGEST < largest < math.inf:
+        return weight, 1.0
+    factor = 2.0 ** math.ceil(math.log2(largest / _LARGEST))
+    return (
+        GroupedWeight(
+            weight.codes,
+            (weight.scales / factor).half(),
+            None if weight.offsets is None else (weight.offsets / factor).half(),
+        ),
+        factor,
+    )
+
+
+def _pack_halves(weight: Tensor) -> tuple[Tensor, float]:
+    """[O, I] bfloat16 -> panels of pairs of halves, scaled to below `_LARGEST`, and the factor
+    back. Exact but for weights 2**-20 times smaller than the largest."""
+    outputs, inputs = weight.shape
+    largest = float(weight.abs().max())
+    factor = 1.0
+    if 0 < largest < math.inf:
+        factor = 2.0 ** (math.floor(math.log2(largest)) + 1) / _LARGEST
+    halves = (weight.float() / factor).half().view(outputs // LANES, LANES, inputs // 2, 2)
+    return halves.permute(0, 2, 1, 3), factor
 
 
 def _pack_4bit(codes: Tensor) -> Tensor:
@@ -216,24 +135,18 @@ def _pack_4bit(codes: Tensor) -> Tensor:
     octets = np.empty((*parts.shape[:-1], 2), np.uint8)
     octets[...] = parts[..., 0::2]
     octets |= parts[..., 1::2] << 4
-    return _aligned(octets)
+    return torch.from_numpy(octets)
 
 
 def _pack_8bit(codes: Tensor) -> Tensor:
     """[O, I] of signed bytes -> panels: pairs of inputs, output by output."""
     outputs, inputs = codes.shape
-    pairs = codes.numpy().reshape(outputs // LANES, LANES, inputs // 2, 2)
-    return _aligned(pairs.transpose(0, 2, 1, 3))
+    pairs = codes.view(outputs // LANES, LANES, inputs // 2, 2)
+    return pairs.permute(0, 2, 1, 3)
 
 
 def _pack_scales(weight: GroupedWeight) -> Tensor:
     """[panels, groups, 1 or 2, 16] float16: scales, then offsets."""
     kinds = [weight.scales] if weight.offsets is None else [weight.scales, weight.offsets]
     stacked = torch.stack(kinds).view(len(kinds), -1, LANES, weight.scales.shape[1])
-    return _aligned(stacked.permute(1, 3, 0, 2).numpy())
-
-
-def _aligned(array: "np.ndarray[Any, Any]") -> Tensor:
-    """A copy in torch's memory, which starts at a multiple of 64 bytes."""
-    source = torch.from_numpy(array)
-    return torch.empty(source.shape, dtype=source.dtype).copy_(source)
+    return stacked.permute(1, 3, 0, 2)

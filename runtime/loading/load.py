@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from umbel.kernels.grouped import GroupedWeight, stack_rows
-from umbel.kernels.linear import GroupedLinear, Linear, can_group, make_linear
+from umbel.kernels.linear import (
+    GroupedLinear,
+    HalfLinear,
+    Linear,
+    can_group,
+    can_halve,
+    make_linear,
+)  # fmt: skip
+from umbel.kernels.native.memory import WeightMemory
 from umbel.kernels.norm import HeadNorm, RMSNorm
 from umbel.kernels.rope import RopeSpec
 from umbel.runtime.errors import ModelError
@@ -124,12 +132,12 @@ def _with_rope_factors(config: ModelConfig, factors: list[float]) -> ModelConfig
 
 
 def _grouped_linear(
-    weight: GroupedWeight, bias: Tensor | None, out_dtype: torch.dtype
-) -> GroupedLinear:
-    num_bits = 4 if weight.offsets is not None else 8
-    return GroupedLinear(
-        weight, bias, max_native_rows=DEFAULT_LIMITS[num_bits], out_dtype=out_dtype
-    )
+    weight: GroupedWeight, bias: Tensor | None, out_dtype: torch.dtype, memory: WeightMemory
+) -> Linear:
+    if can_halve(weight.shape):
+        return HalfLinear(weight, bias, out_dtype=out_dtype, memory=memory)
+    limit = DEFAULT_LIMITS[4 if weight.offsets is not None else 8]
+    return GroupedLinear(weight, bias, max_native_rows=limit, out_dtype=out_dtype, memory=memory)
 
 
 class _Builder:
@@ -139,6 +147,7 @@ class _Builder:
         self._config = config
         self._reader = reader
         self._dtype = dtype
+        self._memory = WeightMemory()
 
     def build(self) -> DecoderWeights:
         embedding = self._load(EMBEDDING)
@@ -171,7 +180,7 @@ class _Builder:
     def _head(self, embedding: Tensor | None) -> Linear:
         grouped = self._grouped([HEAD if embedding is None else EMBEDDING])
         if grouped is not None:
-            return _grouped_linear(grouped, None, torch.float32)
+            return _grouped_linear(grouped, None, torch.float32, self._memory)
         return make_linear(self._load(HEAD) if embedding is None else embedding)
 
     def _grouped(self, names: list[str]) -> GroupedWeight | None:
@@ -195,7 +204,7 @@ class _Builder:
             bias = torch.cat([self._load(f"{prefix}{name}.bias") for name in names])
         grouped = self._grouped([f"{prefix}{name}.weight" for name in names])
         if grouped is not None:
-            return _grouped_linear(grouped, bias, torch.bfloat16)
+            return _grouped_linear(grouped, bias, torch.bfloat16, self._memory)
         weights = [self._load(f"{prefix}{name}.weight") for name in names]
         return make_linear(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
 

@@ -4,11 +4,15 @@ import pytest
 import torch
 
 from umbel.kernels.grouped import GROUP, GroupedWeight, stack_rows
-from umbel.kernels.linear import GroupedLinear, can_group
+from umbel.kernels.linear import GroupedLinear, HalfLinear, can_group
 from umbel.kernels.native import threads
 
 native_only = pytest.mark.skipif(
     not threads.is_available(), reason="needs numba and a CPU with AVX-512 BF16"
+)
+
+halves_only = pytest.mark.skipif(
+    not threads.has_halves(), reason="needs numba and a CPU with AVX-512 FP16"
 )
 
 
@@ -105,3 +109,91 @@ def test_shapes_that_do_not_fill_panels_are_refused() -> None:
     assert not can_group((40, 64))
     with pytest.raises(ValueError, match="panels"):
         GroupedLinear(make_weight(4, 40, 64), None, max_native_rows=8)
+
+
+def dense(weight: GroupedWeight | torch.Tensor) -> torch.Tensor:
+    return weight.dequantized() if isinstance(weight, GroupedWeight) else weight.float()
+
+
+def half_weight(kind: str) -> GroupedWeight | torch.Tensor:
+    """48 outputs of 224 inputs: whole panels, but neither blocks nor groups of panels are full."""
+    if kind in ("4", "8"):
+        return make_weight(int(kind), 48 + 32, 224)
+    scale = {"bfloat16": 0.05, "tiny": 1e-30, "huge": 1e30}[kind]
+    generator = torch.Generator().manual_seed(3)
+    return (torch.randn(80, 224, generator=generator) * scale).bfloat16()
+
+
+@halves_only
+@pytest.mark.parametrize("kind", ["4", "8", "bfloat16", "tiny", "huge"])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 8, 19])
+def test_products_in_halves_err_like_weights_rounded_to_bfloat16(kind: str, num_rows: int) -> None:
+    weight, bias, x = half_weight(kind), make_rows(1, 80)[0], make_rows(num_rows, 230)[:, 3:227]
+
+    got = HalfLinear(weight, bias, out_dtype=torch.float32)(x)
+
+    exact = x.double() @ dense(weight).double().T + bias.double()
+    rounded = x.double() @ dense(weight).bfloat16().double().T + bias.double()
+    error, allowed = (got - exact).norm(), (rounded - exact).norm()
+    if kind not in ("4", "8"):  # bfloat16 weights are exact: what rounding them anew would cost
+        allowed = 2**-9 * exact.norm()
+    assert got.shape == (num_rows, 80)
+    assert error <= 1.5 * allowed
+
+
+@halves_only
+@pytest.mark.parametrize("kind", ["4", "8", "bfloat16"])
+def test_in_halves_a_row_has_the_same_bits_alone_and_among_others(kind: str) -> None:
+    layer, x = HalfLinear(half_weight(kind)), make_rows(23, 224)
+
+    together = layer(x)
+
+    for count in (1, 2, 3, 4, 7, 8, 11):
+        assert torch.equal(layer(x[23 - count :]), together[23 - count :])
+
+
+@halves_only
+@pytest.mark.parametrize("factor", [1e-30, 1.0, 1e4, 1e30])
+def test_in_halves_the_size_of_a_row_does_not_matter(factor: float) -> None:
+    layer, x = HalfLinear(half_weight("4"), out_dtype=torch.float32), make_rows(2, 224)
+    scaled = (x.float() * 2.0 ** round(torch.tensor(factor).log2().item())).bfloat16()
+
+    got = layer(scaled) / 2.0 ** round(torch.tensor(factor).log2().item())
+
+    assert torch.equal(got, layer(x))
+
+
+@halves_only
+def test_in_halves_one_huge_element_costs_the_others_little() -> None:
+    weight = half_weight("4")
+    x = make_rows(1, 224)
+    x[0, 7] = 3e4
+
+    got = HalfLinear(weight, out_dtype=torch.float32)(x)
+
+    exact = x.double() @ dense(weight).double().T
+    assert (got - exact).norm() <= 2**-9 * exact.norm()
+
+
+@halves_only
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_in_halves_a_row_that_is_not_finite_stays_so_and_harms_no_other(value: float) -> None:
+    layer, x = HalfLinear(half_weight("8")), make_rows(9, 224)
+    clean = layer(x)
+    x[4, 5] = value
+
+    got = layer(x)
+
+    assert not got[4].isfinite().any()
+    assert torch.equal(got[[0, 1, 2, 3, 5, 6, 7, 8]], clean[[0, 1, 2, 3, 5, 6, 7, 8]])
+
+
+@halves_only
+def test_in_halves_rows_and_weights_of_zeros_give_the_bias() -> None:
+    bias, x = make_rows(1, 32)[0], make_rows(3, 64)
+
+    assert torch.equal(
+        HalfLinear(half_weight("4"))(torch.zeros(1, 224).bfloat16()).norm(),
+        torch.tensor(0.0).bfloat16(),
+    )
+    assert torch.equal(HalfLinear(torch.zeros(32, 64).bfloat16(), bias)(x), bias.expand(3, -1))
