@@ -2,6 +2,7 @@
 
 from umbel.frontend_dsl.calls import assistant, gen, image, select, system, user
 from umbel.frontend_dsl.client import CallHandle, Client
+from umbel.frontend_dsl.connection import Connection, connect
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.events import (
     Event,
@@ -23,6 +24,7 @@ __all__ = [
     "CallHandle",
     "CallRecord",
     "Client",
+    "Connection",
     "Event",
     "Forks",
     "GraphProgram",
@@ -40,6 +42,7 @@ __all__ = [
     "VariableFailed",
     "arun_graph",
     "assistant",
+    "connect",
     "draw",
     "gen",
     "image",

@@ -40,7 +40,7 @@ class Execution:
         name: str,
         file: str,
         body: Callable[["Execution"], object],
-        driver: "Driver",
+        driver: "Driver | None",
         *,
         defaults: Mapping[str, Any],
         keep_events: bool = False,
@@ -55,7 +55,7 @@ class Execution:
         self.root = self.new_branch(None, "root")
         self._file = file
         self._body = body
-        self._driver: Driver | None = driver
+        self._driver = driver
         self._events: list[Event] | None = [] if keep_events else None
         self._shown: dict[str, _Shown] = {}  # per branch, in this attempt
         self._shown_before: dict[str, _Shown] = {}  # in an earlier one
@@ -67,6 +67,13 @@ class Execution:
         self._greenlet = greenlet(self._run)
         # A new greenlet has an empty context; the program must see the caller's context variables.
         self._greenlet.gr_context = contextvars.copy_context()
+
+    @classmethod
+    def ended(cls, name: str) -> "Execution":
+        """One that ran elsewhere and is over; the caller fills its branches."""
+        execution = cls(name, "", lambda execution: None, None, defaults={})
+        execution.is_over = True
+        return execution
 
     @property
     def driver(self) -> "Driver":

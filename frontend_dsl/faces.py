@@ -13,6 +13,7 @@ from umbel.frontend_dsl.batch.pipeline import (
     SortKey,
 )
 from umbel.frontend_dsl.client import Client
+from umbel.frontend_dsl.connection import Connection, Sendable
 from umbel.frontend_dsl.driver import Driver
 from umbel.frontend_dsl.events import Event, ProgramDone, ProgramFailed
 from umbel.frontend_dsl.execution import Execution
@@ -36,21 +37,30 @@ class Runnable:
         """
         raise NotImplementedError
 
-    def run(self, engine: Client, /, **arguments: Any) -> State:
+    def sendable(self, arguments: Mapping[str, Any]) -> Sendable:
+        """What a server is sent. Raises `InvalidRequest` for a program that has no graph."""
+        raise NotImplementedError
+
+    def run(self, engine: Client | Connection, /, **arguments: Any) -> State:
         """Run to the end. Raises `ProgramError` when the program, or a call whose error it never
         met, failed.
         """
+        if isinstance(engine, Connection):
+            return engine.run(self.sendable(arguments))
         out: list[Execution] = []
         for _ in self._drive(engine, arguments, keep_events=False, into=out):
             pass
         return _ended(out[0])
 
-    def stream(self, engine: Client, /, **arguments: Any) -> Iterator[Event]:
+    def stream(self, engine: Client | Connection, /, **arguments: Any) -> Iterator[Event]:
         """Run and yield what happens. Closing the iterator cancels the run.
 
         The last event is `ProgramDone` or `ProgramFailed`; after the latter the error is raised.
         The iterator must stay in the thread that started it.
         """
+        if isinstance(engine, Connection):
+            yield from engine.stream(self.sendable(arguments))
+            return
         out: list[Execution] = []
         yield from self._drive(engine, arguments, keep_events=True, into=out)
         yield _last_event(out[0])
@@ -58,7 +68,7 @@ class Runnable:
 
     def run_batch(
         self,
-        engine: Client,
+        engine: Client | Connection,
         items: Iterable[Mapping[str, Any]],
         *,
         max_in_flight: int = 64,
@@ -71,6 +81,11 @@ class Runnable:
         free. `on_done(index, state)` is called as each one ends.
         """
         _check_in_flight(max_in_flight)
+        if isinstance(engine, Connection):
+            states = engine.run_batch(map(self.sendable, items), max_in_flight=max_in_flight)
+            for index, state in enumerate(states if on_done is not None else ()):
+                on_done(index, state)  # type: ignore[misc]  # it is not None
+            return states
         inbox = Inbox()
         driver = Driver(engine, inbox.post)
         batch = _Batch(self, driver, items, on_done)

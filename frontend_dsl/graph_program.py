@@ -5,6 +5,7 @@ from typing import Any
 
 from umbel.frontend_dsl.batch.pipeline import SortKey, prefix_key
 from umbel.frontend_dsl.client import Client
+from umbel.frontend_dsl.connection import Sendable
 from umbel.frontend_dsl.driver import Driver
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.events import Event
@@ -22,13 +23,17 @@ class GraphProgram(Runnable):
     """A graph with the faces of a program (`run`, `stream`, `run_batch`, ...).
 
     `tools` are the ones the graph may call. Raises `InvalidRequest` for a graph that cannot run;
-    its bounds are those of `graph.serial.check`, which `from_json` has checked.
+    its bounds are those of `graph.serial.check`, which `from_json` has checked, and `max_chars`:
+    how much text one run may put together.
     """
 
-    def __init__(self, graph: Graph, *, tools: Collection[Tool] = ()) -> None:
+    def __init__(
+        self, graph: Graph, *, tools: Collection[Tool] = (), max_chars: int | None = None
+    ) -> None:
         require_sound(graph)
         self.graph = graph
         self.name = graph.name
+        self._max_chars = max_chars
         self._tools = {tool.name: tool for tool in tools}
 
     def __repr__(self) -> str:
@@ -42,7 +47,7 @@ class GraphProgram(Runnable):
 
         def body(execution: Execution) -> object:
             _check_arguments(graph, arguments)
-            run = GraphRun(execution, graph, arguments, {}, self._tools)
+            run = GraphRun(execution, graph, arguments, {}, self._tools, max_chars=self._max_chars)
             run.start()
             execution.wait(run.finished)
             if run.error is not None:
@@ -56,6 +61,10 @@ class GraphProgram(Runnable):
         return Execution(
             self.name, file, body, driver, defaults=graph.defaults, keep_events=keep_events
         )
+
+    def sendable(self, arguments: Mapping[str, Any]) -> Sendable:
+        """The graph as it is."""
+        return Sendable(self.graph, arguments)
 
     @property
     def identity(self) -> str:

@@ -13,6 +13,7 @@ from umbel.frontend_dsl.graph.values import NoValue, fill, number_of, part_text
 from umbel.frontend_dsl.pending import PendingCall
 from umbel.frontend_dsl.state import State
 from umbel.frontend_dsl.tools import ToolCall
+from umbel.runtime.errors import InvalidRequest
 
 Key = tuple[str, str]  # the branch of a call and its name there
 
@@ -25,10 +26,18 @@ class GraphValues:
     """
 
     def __init__(
-        self, arguments: Mapping[str, Any], types: Mapping[Key, Any], root: Branch
+        self,
+        arguments: Mapping[str, Any],
+        types: Mapping[Key, Any],
+        root: Branch,
+        *,
+        max_chars: int | None = None,
     ) -> None:
+        """`max_chars`: how long all texts that are put together may be, in sum."""
         self.calls: dict[Key, PendingCall] = {}
         self.branches: dict[str, Branch] = {"root": root}
+        self._max_chars = max_chars
+        self._num_chars = 0
         self._arguments = arguments
         self._types = types
 
@@ -44,7 +53,14 @@ class GraphValues:
         return call.value
 
     def text(self, template: nodes.Template) -> str:
-        return fill(template, self._arguments, self.read)
+        text = fill(template, self._arguments, self.read)
+        self._num_chars += len(text)
+        if self._max_chars is not None and self._num_chars > self._max_chars:
+            raise InvalidRequest(
+                f"the program puts more than {self._max_chars} characters of text together; that "
+                "is the bound here"
+            )
+        return text
 
     def subject(self, part: nodes.Ref | nodes.Arg) -> str:
         return part_text(part, self._arguments, self.read)

@@ -94,13 +94,15 @@ class GraphRun:
         arguments: Mapping[str, Any],
         types: Mapping[tuple[str, str], Any],
         tools: Mapping[str, Tool],
+        *,
+        max_chars: int | None = None,
     ) -> None:
         self.execution = execution
         self.finished = Signal()
         self.error: ProgramError | None = None
         self.left: nodes.Leave | None = None
         self._graph = graph
-        self._values = GraphValues(arguments, types, execution.root)
+        self._values = GraphValues(arguments, types, execution.root, max_chars=max_chars)
         self._branches = self._values.branches
         self._tools = tools
         self._undefined: dict[tuple[str, str], list[Lane | Waiting]] = {}

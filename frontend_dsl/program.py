@@ -9,6 +9,7 @@ from typing import Any, Unpack, overload
 from umbel.frontend_dsl.batch.pipeline import SortKey, prefix_key
 from umbel.frontend_dsl.calls import SamplingOptions, check_options
 from umbel.frontend_dsl.compiling import Compiled, Compiler
+from umbel.frontend_dsl.connection import Sendable
 from umbel.frontend_dsl.driver import Driver
 from umbel.frontend_dsl.execution import Execution
 from umbel.frontend_dsl.faces import Runnable
@@ -185,6 +186,25 @@ class Program(Runnable):
         return Execution(
             self.name, file, body, driver, defaults=self.defaults, keep_events=keep_events
         )
+
+    def sendable(self, arguments: Mapping[str, Any]) -> Sendable:
+        """The graph for arguments of this shape. Where a path leaves it for Python, the run ends
+        with an error that says so.
+        """
+        try:
+            bound = self._signature.bind(None, **arguments)
+        except TypeError as error:
+            raise InvalidRequest(f"{error}; the program is {self.name}{self._signature}") from error
+        bound.apply_defaults()
+        compiled = self._compiler.compiled(arguments, passes=self.passes)
+        if compiled.graph is None or compiled.traced is None:
+            raise InvalidRequest(
+                f"program {self.name!r} cannot be sent, it has no graph: it {compiled}"
+                "run it on an Engine, or call by call on umbel.Remote"
+            )
+        graph = compiled.graph
+        given = {name: bound.arguments[name] for name in graph.parameters}
+        return Sendable(graph, given, compiled.traced.types)
 
     def _run_compiled(
         self, execution: Execution, compiled: Compiled, arguments: Mapping[str, Any]

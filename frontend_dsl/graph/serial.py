@@ -26,7 +26,7 @@ from umbel.frontend_dsl.graph.nodes import (
     blocks_of,
     templates_of,
 )
-from umbel.frontend_dsl.graph.values import check_op
+from umbel.frontend_dsl.graph.values import MAX_OPS, check_op
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SamplingParams
 
@@ -137,7 +137,9 @@ def _check_node(node: AnyNode, graph: Graph, limits: GraphLimits) -> None:
     if isinstance(node, Decide):
         parts.append(node.subject)
     for part in parts:
-        for op in () if isinstance(part, str) else part.ops:
+        ops = () if isinstance(part, str) else part.ops
+        _bound("max_ops", len(ops), MAX_OPS, "operations on a value")
+        for op in ops:
             check_op(op)
 
 

@@ -29,6 +29,8 @@ ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "mod": operator.mod, "rsub": lambda number, other: other - number,
 }  # fmt: skip
 MAX_WIDTH = 10_000  # of a format: "{:>99999999}" would fill the memory
+MAX_TEXT = 1 << 24  # characters of one text: replacements that follow one another grow without end
+MAX_OPS = 64  # on one value
 MAX_DIGITS = 40  # of a number: what is written as text can grow no further than that
 
 
@@ -78,6 +80,8 @@ def apply_ops(text: str, ops: tuple[Op, ...]) -> str:
     """`text` after `ops`. Raises `NoValue` where Python would have raised."""
     for op in ops:
         try:
+            if op.name == "replace":
+                _check_replaced(text, *op.args)
             if op.name in METHODS:
                 text = getattr(text, op.name)(*op.args)
             else:
@@ -86,7 +90,15 @@ def apply_ops(text: str, ops: tuple[Op, ...]) -> str:
             raise NoValue(f"{op.name}{op.args} has no value for {text[:80]!r}: {error}") from None
         if op.name in ARITHMETIC and len(text) > MAX_DIGITS:
             raise NoValue(f"a number has more than {MAX_DIGITS} digits")
+        if len(text) > MAX_TEXT:
+            raise NoValue(f"a text has more than {MAX_TEXT} characters")
     return text
+
+
+def _check_replaced(text: str, old: Any, new: Any, count: Any = -1) -> None:
+    num_times = text.count(old) if count < 0 else min(text.count(old), count)
+    if len(text) + num_times * (len(new) - len(old)) > MAX_TEXT:
+        raise NoValue(f"the text of a replacement has more than {MAX_TEXT} characters")
 
 
 def check_op(op: Op) -> None:
@@ -120,7 +132,14 @@ def argument(arguments: Mapping[str, Any], path: tuple[str | int, ...]) -> str:
 
 def fill(template: Template, arguments: Mapping[str, Any], value: Callable[[Ref], str]) -> str:
     """The text of `template`; `value` gives the text of a call, without its operations."""
-    return "".join(part_text(part, arguments, value) for part in template)
+    texts = []
+    num_chars = 0
+    for part in template:
+        texts.append(part_text(part, arguments, value))
+        num_chars += len(texts[-1])
+        if num_chars > MAX_TEXT:
+            raise NoValue(f"a text has more than {MAX_TEXT} characters")
+    return "".join(texts)
 
 
 def part_text(part: Part, arguments: Mapping[str, Any], value: Callable[[Ref], str]) -> str:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from umbel.frontend_dsl import (
         Remote,
         assistant,
+        connect,
         gen,
         image,
         program,
@@ -35,6 +36,7 @@ _HOME = {
     "SamplingParams": "umbel.runtime.params",
     "UmbelError": "umbel.runtime.errors",
     "assistant": "umbel.frontend_dsl",
+    "connect": "umbel.frontend_dsl",
     "gen": "umbel.frontend_dsl",
     "image": "umbel.frontend_dsl",
     "program": "umbel.frontend_dsl",
@@ -52,6 +54,7 @@ __all__ = [
     "SamplingParams",
     "UmbelError",
     "assistant",
+    "connect",
     "gen",
     "image",
     "program",

@@ -1,6 +1,6 @@
 """The application: routes, error answers, and the gate around them. Plain ASGI."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from umbel.frontend_dsl.tools import Tool
 from umbel.runtime.engine import Engine
 from umbel.server.batches import batch_routes
 from umbel.server.batches_runner import BatchRunner
@@ -20,6 +21,7 @@ from umbel.server.errors import plain_error
 from umbel.server.gate import Gate
 from umbel.server.guard import answer
 from umbel.server.openapi import make_document
+from umbel.server.programs import program_routes
 from umbel.server.routes import ROUTES, Route
 from umbel.server.service import Service
 from umbel.server.settings import ServerSettings
@@ -46,14 +48,18 @@ def make_app(
     settings: ServerSettings | None = None,
     *,
     more_routes: Sequence[Route] = (),
+    tools: Collection[Tool] = (),
 ) -> App:
-    """The server's application. `more_routes` are added to the server's own."""
+    """The server's application. `more_routes` are added to the server's own; `tools` are those
+    that the graphs of clients may call.
+    """
     settings = settings or ServerSettings()
     service = Service(engine, settings)
     batches = BatchRunner(service, Database(settings.state))
     routes = [
         *ROUTES,
         *batch_routes(batches),
+        *program_routes(service, tools),
         *TRACE_ROUTES,
         *dashboard_routes(service),
         *more_routes,

@@ -25,7 +25,7 @@ _REASONS = {
 
 def make_document(routes: Sequence[Route], *, has_keys: bool) -> dict[str, Any]:
     """An OpenAPI 3.1 document as plain values."""
-    kinds: list[type[msgspec.Struct]] = [ErrorBody]
+    kinds: list[Any] = [ErrorBody]
     for route in routes:
         kinds += [kind for kind in (route.body, route.answer, route.event) if kind is not None]
     kinds = list(dict.fromkeys(kinds))
@@ -49,9 +49,7 @@ def make_document(routes: Sequence[Route], *, has_keys: bool) -> dict[str, Any]:
     return document
 
 
-def _operation(
-    route: Route, schema_of: dict[type[msgspec.Struct], Any], *, is_locked: bool
-) -> dict[str, Any]:
+def _operation(route: Route, schema_of: dict[Any, Any], *, is_locked: bool) -> dict[str, Any]:
     codes = [*route.errors, *([401] if is_locked else [])]
     failed = {"application/json": {"schema": schema_of[ErrorBody]}}
     operation: dict[str, Any] = {
@@ -76,10 +74,12 @@ def _operation(
     return operation
 
 
-def _content(route: Route, schema_of: dict[type[msgspec.Struct], Any]) -> dict[str, Any]:
-    if route.answer is None:
+def _content(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
+    if route.answer is None and route.event is None:
         return {route.media_type: {"schema": {"type": "string"}}}
-    content = {"application/json": {"schema": schema_of[route.answer]}}
+    content = {}
+    if route.answer is not None:
+        content["application/json"] = {"schema": schema_of[route.answer]}
     if route.event is not None:
         # Each event's `data` is such an object; chats and completions end with "[DONE]".
         text = {"type": "string", "contentSchema": schema_of[route.event]}

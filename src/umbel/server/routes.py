@@ -5,6 +5,7 @@ Further routes (batches, programs, a dashboard) are further lists, given to `mak
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -49,12 +50,12 @@ class Route:
     summary: str
     body: type[msgspec.Struct] | None = None
     answer: type[msgspec.Struct] | None = None
-    event: type[msgspec.Struct] | None = None  # of its streams
+    event: Any = None  # of its streams: a struct, or a union of structs
     media_type: str = "application/json"
     errors: tuple[int, ...] = ()
 
 
-_GENERATING = (400, 404, 413, 429, 500, 503, 504)
+GENERATING = (400, 404, 413, 429, 500, 503, 504)
 _CHECKED = (400, 404, 413, 500)
 
 ROUTES: Sequence[Route] = (
@@ -65,19 +66,19 @@ ROUTES: Sequence[Route] = (
     ),
     Route(
         "POST", "/v1/completions", completions, "Go on from a text",
-        body=CompletionBody, answer=CompletionAnswer, event=CompletionAnswer, errors=_GENERATING,
+        body=CompletionBody, answer=CompletionAnswer, event=CompletionAnswer, errors=GENERATING,
     ),
     Route(
         "POST", "/v1/chat/completions", chat_completions, "Answer a conversation",
-        body=ChatBody, answer=ChatAnswer, event=ChatChunk, errors=_GENERATING,
+        body=ChatBody, answer=ChatAnswer, event=ChatChunk, errors=GENERATING,
     ),
     Route(
         "POST", "/v1/responses", responses, "Answer a conversation, as items",
-        body=ResponsesBody, answer=ResponseObject, event=ResponseEvent, errors=_GENERATING,
+        body=ResponsesBody, answer=ResponseObject, event=ResponseEvent, errors=GENERATING,
     ),
     Route(
         "POST", "/v1/score", score, "Choose among labels",
-        body=ScoreBody, answer=ScoreAnswer, errors=_GENERATING,
+        body=ScoreBody, answer=ScoreAnswer, errors=GENERATING,
     ),
     Route(
         "POST", "/v1/grammars/check", native.check_grammar, "Compile a grammar",

@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from umbel.frontend_dsl.graph.serial import GraphLimits
 from umbel.runtime.errors import InvalidRequest
+
+PROGRAM_LIMITS = GraphLimits(
+    max_nodes=10_000, max_width=1024, max_branches=4096, max_calls=8192, max_tokens=2_000_000
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +29,15 @@ class ServerSettings:
     max_stored_bytes: int = 8 << 30  # of all files and batches
     max_batch_lines: int = 50_000
     max_open_batches: int = 64
+    max_programs: int = 32  # that run at a time, each in a thread
+    program_limits: GraphLimits = PROGRAM_LIMITS
+    max_program_chars: int = 1 << 24  # of text that one run puts together
 
     def __post_init__(self) -> None:
         for name in (
             "max_body_bytes", "max_prompts", "retry_after_s", "num_workers", "max_file_bytes",
-            "max_stored_bytes", "max_batch_lines", "max_open_batches",
+            "max_stored_bytes", "max_batch_lines", "max_open_batches", "max_programs",
+            "max_program_chars",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise self._bad(name, "at least 1")

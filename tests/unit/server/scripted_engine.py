@@ -216,6 +216,7 @@ class ServerRig:
         template: str | None = TEMPLATE,
         specials: Sequence[str] = ("<s>",),
         num_blocks: int = 1024,
+        tools: Sequence[Any] = (),
         **options: Any,
     ) -> None:
         self.runner = SimulatedRunner(num_blocks, 4)
@@ -234,7 +235,7 @@ class ServerRig:
         )
         config = EngineConfig(num_blocks=num_blocks, block_size=4, **options)
         self.engine = Engine.from_parts(parts, config)
-        self.app = make_app(self.engine, settings)
+        self.app = make_app(self.engine, settings, tools=tools)
 
     def script(self, text: str | Script) -> None:
         """What the model writes, or what it writes after each prompt."""
