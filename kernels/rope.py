@@ -77,8 +77,7 @@ class RopeTable:
         """context_len: tokens; the table never grows past it."""
         self.spec = spec
         self._context_len = context_len
-        self._frequencies = inverse_frequencies(spec)
-        self._table = self._rows(min(_FIRST_ROWS, context_len))
+        self._table = rotation_table(spec, min(_FIRST_ROWS, context_len))
 
     def rotation(self, positions: Tensor) -> Rotation:
         """positions: [T] int64 -> the rotation of T rows, for `apply_rope` in every layer.
@@ -102,14 +101,14 @@ class RopeTable:
         rows = self._table.shape[0]
         while rows <= position:
             rows *= 2
-        self._table = self._rows(min(rows, self._context_len))
+        self._table = rotation_table(self.spec, min(rows, self._context_len))
 
-    def _rows(self, count: int) -> Tensor:
-        angles = (
-            torch.arange(count, dtype=torch.float64)[:, None] * self._frequencies
-        )  # [count, D/2]
-        both = torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(self.spec.attention_factor)
-        return both.float()  # [count, D]
+
+def rotation_table(spec: RopeSpec, count: int) -> Tensor:
+    """Cosines, then sines, of the positions 0 .. count - 1: [count, D] float32."""
+    angles = torch.arange(count, dtype=torch.float64)[:, None] * inverse_frequencies(spec)
+    both = torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(spec.attention_factor)
+    return both.float()
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:

@@ -3,23 +3,38 @@ by the engine.
 """
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from umbel.runtime.errors import EngineError
 from umbel.runtime.outputs import TokenLogprob
-from umbel.runtime.sampler import Sampled, Sampler, SamplingRow
-from umbel.runtime.step import Sample, StepPlan
+from umbel.runtime.sampler import Sampled, SamplingRow
+from umbel.runtime.step import Sample, Scored, StepPlan
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
+
+
+class StepSampler(Protocol):
+    """`Sampler`, or the one of another device."""
+
+    def choose(
+        self,
+        logits: "Tensor",
+        logits_rows: Sequence[int],
+        rows: Sequence[SamplingRow],
+        masks: "NDArray[np.uint32] | None",
+        scored: Sequence[Scored],
+    ) -> tuple[list[Sampled], list[TokenLogprob]]:
+        """As `Sampler.choose`."""
 
 
 class TokenChooser:
     """Belongs to the engine's thread; the mask buffer grows to the largest step and stays."""
 
-    def __init__(self, sampler: Sampler, vocab_size: int, eos_ids: Collection[int]) -> None:
+    def __init__(self, sampler: StepSampler, vocab_size: int, eos_ids: Collection[int]) -> None:
         self._sampler = sampler
         self._eos_ids = tuple(eos_ids)
         self._masks = np.empty((0, -(-vocab_size // 32)), dtype=np.uint32)
@@ -44,21 +59,10 @@ class TokenChooser:
             open_idxs.append(idx)
         masks = self._masks[:num_masks] if num_masks else None
         logits_rows = [plan.samples[idx].logits_row for idx in open_idxs]
-        for idx, result in zip(
-            open_idxs, self._sampler.sample(logits, logits_rows, rows, masks), strict=True
-        ):
+        chosen, scores = self._sampler.choose(logits, logits_rows, rows, masks, plan.scored)
+        for idx, result in zip(open_idxs, chosen, strict=True):
             results[idx] = result
-        return [result for result in results if result is not None], self._score(plan, logits)
-
-    def _score(self, plan: StepPlan, logits: "Tensor") -> list[TokenLogprob]:
-        if not plan.scored:
-            return []
-        return self._sampler.score(
-            logits,
-            [scored.logits_row for scored in plan.scored],
-            [scored.token_id for scored in plan.scored],
-            [scored.num_top for scored in plan.scored],
-        )
+        return [result for result in results if result is not None], scores
 
     def _row(self, sample: Sample) -> SamplingRow:
         request, offset = sample.request, sample.offset

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SPECULATE
 
+DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "bfloat16", "float32")
 LOAD_FORMATS = ("auto", "gguf", "safetensors", "dummy")
 
@@ -18,6 +19,9 @@ class EngineConfig:
     """
 
     model: str | None = None  # folder or .gguf file; None: the embedded model
+    device: str = "auto"  # auto: cuda where there is one
+    tensor_parallel: int = 1  # ranks that divide the model, each on a GPU; on a CPU for tests
+    device_graphs: bool = True  # False: decode steps on a GPU are not captured (for comparison)
     load_format: str = "auto"  # dummy: random weights for the config found at `model`
     dtype: str = "auto"  # of weights, activations and KV; auto: bfloat16
     context_len: int | None = None  # tokens; None: the model's own
@@ -25,7 +29,7 @@ class EngineConfig:
         16  # tokens; a COW copies less than this, a page table has context/this entries
     )
     num_blocks: int | None = None  # None: as many as fit into kv_cache_bytes
-    kv_cache_bytes: int = 1 << 30
+    kv_cache_bytes: int | None = None  # None: 1 GiB; on a GPU what weights and steps leave free
     max_running: int = 256  # requests that hold KV at the same time
     max_waiting: int = 20_000  # requests; above it submit() raises QueueFull
     max_step_tokens: int = 512  # rows of one step: decoding first, the rest is prefill
@@ -42,19 +46,20 @@ class EngineConfig:
     gauge_device: str | None = None  # name or JSON file of its limits; None: this CPU, measured
 
     def __post_init__(self) -> None:
+        self._one_of("device", DEVICES)
         self._one_of("dtype", DTYPES)
         self._one_of("load_format", LOAD_FORMATS)
         self._one_of("speculate", SPECULATE)
         for name in (
+            "tensor_parallel",
             "block_size",
-            "kv_cache_bytes",
             "max_running",
             "max_waiting",
             "max_step_tokens",
             "grammar_cache_size",
         ):
             self._at_least_one(name)
-        for name in ("context_len", "num_blocks", "num_threads"):
+        for name in ("context_len", "num_blocks", "kv_cache_bytes", "num_threads"):
             if getattr(self, name) is not None:
                 self._at_least_one(name)
         if self.target_step_ms is not None:

@@ -96,7 +96,8 @@ class Engine:
         )  # fmt: skip
         self._chooser = TokenChooser(parts.sampler, limits.vocab_size, eos_ids)
         self._stats = StatsRecorder(self._scheduler, self._cache, parts.costs, pacer, drafter)
-        self._gauge_reader = GaugeReader(config.gauge_device, parts.costs.dtype)
+        gauge_device = config.gauge_device or parts.gauge_device
+        self._gauge_reader = GaugeReader(gauge_device, parts.costs.dtype)
         self._inbox = Inbox()
         self._flights = FlightTable(config.max_running + config.max_waiting)
         self._seeds = SeedStream(config.seed)
@@ -467,7 +468,7 @@ class Engine:
         self._inbox.close()
         if not self.is_own_thread:
             self._thread.join()
-        self._parts.compiler.close()
+        self._parts.close()
         atexit.unregister(self._exit_hook)
 
     def __enter__(self) -> "Engine":

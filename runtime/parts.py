@@ -1,6 +1,7 @@
 """What an engine is made of, and how it comes from a configuration. Called once, at start."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,11 +11,13 @@ from umbel.kernels.linear import bound_shape_caches
 from umbel.kernels.native.threads import use_threads
 from umbel.radix_cache.tree import Namespace
 from umbel.runtime.chat import ChatTemplate
+from umbel.runtime.choosing import StepSampler
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.constraints import ConstraintCompiler, make_vocabulary
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.loading.load import load_model
-from umbel.runtime.loading.source import find_model
+from umbel.runtime.loading.source import ModelSource, find_model
+from umbel.runtime.roofline.devices import DEVICES
 from umbel.runtime.roofline.model_costs import ModelCosts
 from umbel.runtime.roofline.pacing import ChunkPacer
 from umbel.runtime.roofline.shapes import shape_from_config
@@ -27,32 +30,48 @@ from umbel.runtime.tokenizer import Tokenizer, load_tokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from umbel.runtime.device.decoder import DeviceDecoder
+    from umbel.runtime.device.load import OnDevice
     from umbel.runtime.models.decoder import Decoder
 
 logger = logging.getLogger(__name__)
 
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+CPU_KV_BYTES = 1 << 30
 
 
 class Runner(Protocol):
-    """`ModelRunner`, or the simulated one of the tests."""
+    """`ModelRunner`, `DeviceRunner`, or the simulated one of the tests."""
 
     def execute(self, plan: StepPlan) -> "Tensor":
-        """Logits of the wanted rows: [W, V] float32."""
+        """Logits of the wanted rows, in the form that the sampler of the same device takes:
+        [W, V].
+        """
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """All that an engine uses but does not make itself. It owns `compiler` and closes it."""
+    """All that an engine uses but does not make itself. `close` it."""
 
     runner: Runner
-    sampler: Sampler
+    sampler: StepSampler
     tokenizer: Tokenizer
     chat: ChatTemplate
     compiler: ConstraintCompiler
     limits: Limits
     namespace: Namespace
     costs: ModelCosts
+    close_runner: Callable[[], None] = _nothing
+    gauge_device: str | None = None  # what steps are compared with if the configuration is silent
+
+    def close(self) -> None:
+        """End what has threads or processes."""
+        self.compiler.close()
+        self.close_runner()
 
 
 def make_config(
@@ -80,16 +99,54 @@ def load_parts(config: EngineConfig) -> EngineParts:
     if config.num_threads is not None:
         use_threads(config.num_threads)
     source = find_model(config.model)
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" or config.tensor_parallel > 1:
+        from umbel.runtime.device.load import load_on_device  # only where it is needed
+
+        loaded = load_on_device(config, source, device)
+        return device_parts(config, source, loaded, gauge_device=gauge_device(config, device))
     dtype = _DTYPES[config.dtype]
-    tokenizer = load_tokenizer(source)
     model = load_model(source, dtype=dtype, load_format=config.load_format, seed=config.seed)
     num_blocks = config.num_blocks or num_blocks_for(
-        config.kv_cache_bytes, model.config, block_size=config.block_size, dtype=dtype
+        config.kv_cache_bytes or CPU_KV_BYTES,
+        model.config,
+        block_size=config.block_size,
+        dtype=dtype,
     )
+    runner = ModelRunner(model, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype)
+    sampler = Sampler(model.config.vocab_size)
+    return _assemble(config, source, model, runner, sampler, num_blocks)
+
+
+def device_parts(
+    config: EngineConfig,
+    source: ModelSource,
+    loaded: "OnDevice",
+    *,
+    gauge_device: str | None = None,
+) -> EngineParts:
+    """The parts of an engine over a model that was loaded to a device."""
+    parts = _assemble(
+        config, source, loaded.decoder, loaded.runner, loaded.sampler, loaded.num_blocks
+    )
+    return replace(parts, close_runner=loaded.close, gauge_device=gauge_device)
+
+
+def _assemble(
+    config: EngineConfig,
+    source: ModelSource,
+    model: "Decoder | DeviceDecoder",
+    runner: Runner,
+    sampler: StepSampler,
+    num_blocks: int,
+) -> EngineParts:
+    tokenizer = load_tokenizer(source)
     vocabulary = make_vocabulary(tokenizer, model.config.vocab_size)
     parts = EngineParts(
-        runner=ModelRunner(model, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype),
-        sampler=Sampler(model.config.vocab_size),
+        runner=runner,
+        sampler=sampler,
         tokenizer=tokenizer,
         chat=ChatTemplate.of(tokenizer),
         compiler=ConstraintCompiler(vocabulary, cache_size=config.grammar_cache_size),
@@ -109,10 +166,18 @@ def load_parts(config: EngineConfig) -> EngineParts:
     return parts
 
 
-def costs_of(name: str, model: "Decoder") -> ModelCosts:
+def costs_of(name: str, model: "Decoder | DeviceDecoder") -> ModelCosts:
     """What the steps of a loaded model cost; keys and values have its dtype."""
     dtype = str(model.dtype).removeprefix("torch.")
     return ModelCosts(shape_from_config(name, model.config), dtype, dtype)
+
+
+def gauge_device(config: EngineConfig, device: str) -> str | None:
+    """The GPU's name in the table of devices, if it is in there and alone; None otherwise."""
+    if device != "cuda" or config.tensor_parallel > 1:
+        return None
+    name = torch.cuda.get_device_name(0).lower()
+    return next((known for known in DEVICES if known in name), None)
 
 
 def make_pacer(config: EngineConfig, costs: ModelCosts) -> ChunkPacer | None:

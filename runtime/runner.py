@@ -78,7 +78,7 @@ class ModelRunner:
         Returns the logits of the wanted rows, in the plan's order: [W, V] float32; W may be 0.
         """
         with torch.inference_mode():
-            for copies in _independent(plan.copies):
+            for copies in independent_copies(plan.copies):
                 self._copy(copies)
             if not plan.runs:
                 return self._no_logits()
@@ -175,7 +175,7 @@ def _pairs(ranges: Iterable[SlotRange]) -> list[tuple[int, int]]:
     return [(piece.start, piece.length) for piece in ranges]
 
 
-def _independent(copies: Iterable[BlockCopy]) -> list[list[BlockCopy]]:
+def independent_copies(copies: Iterable[BlockCopy]) -> list[list[BlockCopy]]:
     """The copies in batches: none reads or writes a block that an earlier one of its batch
     wrote."""
     batches: list[list[BlockCopy]] = []

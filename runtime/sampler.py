@@ -28,6 +28,7 @@ from umbel.kernels.sampling import (
 from umbel.runtime.errors import EngineError, UmbelError
 from umbel.runtime.outputs import TokenLogprob
 from umbel.runtime.params import SamplingParams
+from umbel.runtime.step import Scored
 
 # Rows whose log-probabilities are computed at a time: bounds the memory of a scored prompt.
 LOGPROB_ROWS = 64
@@ -71,6 +72,25 @@ class Sampler:
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
+
+    def choose(
+        self,
+        logits: Tensor,
+        logits_rows: Sequence[int],
+        rows: Sequence[SamplingRow],
+        masks: NDArray[np.uint32] | None,
+        scored: Sequence[Scored],
+    ) -> tuple[list[Sampled], list[TokenLogprob]]:
+        """Everything that is asked of a step's logits: `sample`, and `score` for `scored`."""
+        sampled = self.sample(logits, logits_rows, rows, masks)
+        if not scored:
+            return sampled, []
+        return sampled, self.score(
+            logits,
+            [wanted.logits_row for wanted in scored],
+            [wanted.token_id for wanted in scored],
+            [wanted.num_top for wanted in scored],
+        )
 
     def sample(
         self,

@@ -169,7 +169,7 @@ def _attend_triton(
             num_warps=shape.num_warps,
             num_stages=shape.num_stages,
         )
-    if work.capacity.num_partials:
+    if work.has_partials:
         merge_partials_kernel[(q.shape[0], num_heads)](
             work.partial_out,
             work.partial_lse,

@@ -5,15 +5,18 @@ and formulas are those of `kernels.sampling`: bias, repetition, frequency and pr
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from umbel.kernels.triton.backend import Backend, check_tensor, choose_backend
 from umbel.kernels.triton.choosing import LOGITS
 
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
 _SEEN, _BANNED = 1, 2
 _BLOCK = 1024  # edits a turn
 
@@ -32,21 +35,35 @@ class RowEdits:
 
 
 @dataclass(frozen=True, slots=True)
-class LogitEdits:
+class EditLists:
     """Row b's edits are the entries row_begin[b] .. row_begin[b + 1] - 1; distinct tokens each."""
 
-    row_begin: Tensor  # [B + 1] int32
-    tokens: Tensor  # [n] int32
-    biases: Tensor  # [n] float32
-    counts: Tensor  # [n] int32, occurrences in the output
-    flags: Tensor  # [n] int32: 1 seen before, 2 banned
-    repetition: Tensor  # [B] float32
-    frequency: Tensor  # [B] float32
-    presence: Tensor  # [B] float32
+    row_begin: Ints  # [B + 1] int32
+    tokens: Ints  # [n] int32
+    biases: Floats  # [n] float32
+    counts: Ints  # [n] int32, occurrences in the output
+    flags: Ints  # [n] int32: 1 seen before, 2 banned
+    repetition: Floats  # [B] float32
+    frequency: Floats  # [B] float32
+    presence: Floats  # [B] float32
 
 
-def pack_edits(rows: Sequence[RowEdits], device: torch.device) -> LogitEdits:
-    """One list for all rows, on the device."""
+@dataclass(frozen=True, slots=True)
+class LogitEdits:
+    """`EditLists` on a device."""
+
+    row_begin: Tensor
+    tokens: Tensor
+    biases: Tensor
+    counts: Tensor
+    flags: Tensor
+    repetition: Tensor
+    frequency: Tensor
+    presence: Tensor
+
+
+def list_edits(rows: Sequence[RowEdits]) -> EditLists:
+    """One list for all rows."""
     begins, tokens, biases, counts, flags = [0], [], [], [], []
     for row in rows:
         output, output_counts = np.unique(np.array(row.output, dtype=np.int64), return_counts=True)
@@ -65,23 +82,24 @@ def pack_edits(rows: Sequence[RowEdits], device: torch.device) -> LogitEdits:
         biases.append(row_biases)
         counts.append(row_counts)
         flags.append(row_flags)
-
-    def column(parts: list[np.ndarray[tuple[int], np.dtype[np.generic]]]) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(device)
-
-    def rates(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=device)
-
-    return LogitEdits(
-        torch.tensor(begins, dtype=torch.int32, device=device),
-        column([np.zeros(0, np.int32), *tokens]),
-        column([np.zeros(0, np.float32), *biases]),
-        column([np.zeros(0, np.int32), *counts]),
-        column([np.zeros(0, np.int32), *flags]),
-        rates([row.repetition for row in rows]),
-        rates([row.frequency for row in rows]),
-        rates([row.presence for row in rows]),
+    no_ints, no_floats = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    return EditLists(
+        np.array(begins, dtype=np.int32),
+        np.concatenate([no_ints, *tokens]),
+        np.concatenate([no_floats, *biases]),
+        np.concatenate([no_ints, *counts]),
+        np.concatenate([no_ints, *flags]),
+        np.array([row.repetition for row in rows], dtype=np.float32),
+        np.array([row.frequency for row in rows], dtype=np.float32),
+        np.array([row.presence for row in rows], dtype=np.float32),
     )
+
+
+def pack_edits(rows: Sequence[RowEdits], device: torch.device) -> LogitEdits:
+    """One list for all rows, on the device."""
+    lists = list_edits(rows)
+    columns = (getattr(lists, item.name) for item in fields(EditLists))
+    return LogitEdits(*(torch.from_numpy(column).to(device) for column in columns))
 
 
 def edit_logits(logits: Tensor, edits: LogitEdits, *, backend: Backend | None = None) -> None:

@@ -6,7 +6,7 @@ are cut at multiples of one chunk length, counted from position 0 of the path, s
 chunk a row's partial results do not depend on what else is in the step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -101,6 +101,36 @@ def plan_work(
     )
 
 
+def list_pages(stretches: Iterable[KeyStretch], block_size: int) -> Ints:
+    """`WorkList.pages` for shared stretches and tails, in that order: all that depends on slots.
+
+    Two steps whose runs and stretches are of the same positions and lengths differ in nothing else.
+    Raises as `plan_work` does.
+    """
+    pages: list[int] = []
+    for stretch in stretches:
+        pages += _pages_of(stretch, block_size)
+    return np.array(pages, dtype=np.int32)
+
+
+def _pages_of(stretch: KeyStretch, size: int) -> list[int]:
+    """Where two ranges meet inside of a block, the later one's block holds a copy of what comes
+    before it (the contract of the radix tree)."""
+    position = stretch.position
+    first = position // size
+    pages: list[int] = []
+    for slot, length in stretch.ranges:
+        if (slot - position) % size:
+            raise ValueError(
+                f"slot {slot} holds position {position}; expected a slot at the same offset "
+                f"in a block of {size}"
+            )
+        del pages[position // size - first :]
+        pages += range(slot // size, (slot + length - 1) // size + 1)
+        position += length
+    return pages
+
+
 @dataclass(slots=True)
 class _Part:
     """Query rows with a stretch of keys. `start` is the position of the first row of a run whose
@@ -173,19 +203,9 @@ class _Tiling:
         self._num_listed += len(rows)
 
     def _add_pages(self, stretch: KeyStretch) -> int:
-        """List the stretch's blocks; where two ranges meet inside of a block, the later one's block
-        holds a copy of what comes before it (the contract of the radix tree)."""
-        size, position = self._block_size, stretch.position
-        offset = len(self._pages) - position // size
-        for slot, length in stretch.ranges:
-            if (slot - position) % size:
-                raise ValueError(
-                    f"slot {slot} holds position {position}; expected a slot at the same offset "
-                    f"in a block of {size}"
-                )
-            del self._pages[offset + position // size :]
-            self._pages += range(slot // size, (slot + length - 1) // size + 1)
-            position += length
+        """List the stretch's blocks; returns where block 0 of its path would be listed."""
+        offset = len(self._pages) - stretch.position // self._block_size
+        self._pages += _pages_of(stretch, self._block_size)
         return offset
 
     def tiles(self) -> tuple[Ints, int]:

@@ -1,7 +1,8 @@
 """A work list on the device: tensors at fixed addresses, filled by one copy per step.
 
-A captured CUDA graph reads these tensors whatever is in them, so their sizes are those of the
-largest step, and items beyond a step's own are padding, which a program leaves at once.
+A captured CUDA graph reads these tensors whatever is in them. Their sizes are those of the largest
+step; a `LaunchShape` says how many items one launch looks at, and those beyond a step's own are
+padding, which a program leaves at once.
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from umbel.kernels.triton.staged import StagedInts
 from umbel.kernels.triton.work_list import WorkList
 from umbel.kernels.triton.work_split import ITEM_WIDTH
 
@@ -36,6 +38,67 @@ class WorkCapacity:
             num_partials=work.num_partials,
         )
 
+    def holds(self, work: WorkList) -> bool:
+        return not self._lacks(WorkCapacity.of(work))
+
+    def check(self, work: WorkList) -> None:
+        """Raise `ValueError` if the step does not fit."""
+        needed = WorkCapacity.of(work)
+        for name in self._lacks(needed)[:1]:
+            raise ValueError(
+                f"the step needs {name}={getattr(needed, name)}, but the tensors were made for "
+                f"{getattr(self, name)}; make them larger"
+            )
+
+    def grown(self, work: WorkList) -> "WorkCapacity":
+        """This, at least doubled in what `work` needs more of, to a power of two."""
+        needed = WorkCapacity.of(work)
+        sizes = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name in self._lacks(needed):
+            sizes[name] = round_up(max(2 * sizes[name], getattr(needed, name)))
+        return WorkCapacity(**sizes)
+
+    def _lacks(self, needed: "WorkCapacity") -> list[str]:
+        names = self.__dataclass_fields__
+        return [name for name in names if getattr(needed, name) > getattr(self, name)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchShape:
+    """What the launches over a work list look like: one that was captured serves every step that
+    has its shape."""
+
+    num_narrow: int  # items, padding included
+    num_wide: int
+    narrow_tile: int
+    has_partials: bool
+
+    @classmethod
+    def of(cls, work: WorkList) -> "LaunchShape":
+        """Of this step alone."""
+        return cls(
+            num_narrow=len(work.narrow),
+            num_wide=len(work.wide),
+            narrow_tile=work.narrow_tile,
+            has_partials=work.num_partials > 0,
+        )
+
+    @classmethod
+    def rounded(cls, work: WorkList) -> "LaunchShape":
+        """Items padded to a power of two, so that steps alike have the same."""
+        exact = cls.of(work)
+        return cls(
+            num_narrow=round_up(exact.num_narrow),
+            num_wide=round_up(exact.num_wide),
+            narrow_tile=exact.narrow_tile,
+            has_partials=exact.has_partials,
+        )
+
+
+def round_up(count: int) -> int:
+    """The least power of two that is not below `count`; 0 for 0."""
+    return 1 << (count - 1).bit_length() if count else 0
+
 
 class WorkTensors:
     """The tensors that the attention kernels read, all parts of one buffer. Not for two streams."""
@@ -50,19 +113,16 @@ class WorkTensors:
             "wide": capacity.num_wide * ITEM_WIDTH,
             "rows": capacity.num_listed_rows,
             "positions": capacity.num_rows,
-            "pages": capacity.num_pages,
             "merge_begin": capacity.num_rows + 1,
             "merge_list": capacity.num_partials,
+            "pages": capacity.num_pages,  # the largest: last, so that only what is used is copied
         }
         self._places: dict[str, slice] = {}
         end = 0
         for name, size in sizes.items():
             self._places[name] = slice(end, end + size)
             end += -(-size // 8) * 8  # so that each part begins at a multiple of 32 bytes
-        is_cuda = device.type == "cuda"
-        self._staging = torch.zeros(end, dtype=torch.int32, pin_memory=is_cuda)
-        self._buffer = torch.zeros(end, dtype=torch.int32, device=device)
-        self._is_copied = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]  # torch
+        self._staged = StagedInts(end, device)
         self.narrow = self._part("narrow").view(-1, ITEM_WIDTH)
         self.wide = self._part("wide").view(-1, ITEM_WIDTH)
         self.rows = self._part("rows")
@@ -76,43 +136,64 @@ class WorkTensors:
         self.partial_lse = torch.empty(
             capacity.num_partials, num_heads, dtype=torch.float32, device=device
         )
+        self._all_narrow, self._all_wide = self.narrow, self.wide
         self.narrow_tile = 0
+        self.has_partials = False
         self.block_size = 0
         self.group = 0
         self.window: int | None = None
 
-    def load(self, work: WorkList) -> None:
+    def load(self, work: WorkList, shape: LaunchShape | None = None) -> None:
         """Make these tensors those of `work`, in the order of the current stream.
 
-        Raises `ValueError` if the step does not fit. On CUDA a second call waits until the first
-        one's copy is done, since both use the same pinned memory.
+        shape: what the launches look at; None: all that there is room for. Raises `ValueError` if
+        the step does not fit. On CUDA a second call waits until the first one's copy is done, since
+        both use the same pinned memory.
         """
-        needed = WorkCapacity.of(work)
-        for name in WorkCapacity.__dataclass_fields__:
-            if getattr(needed, name) > getattr(self.capacity, name):
-                raise ValueError(
-                    f"the step needs {name}={getattr(needed, name)}, but the tensors were made for "
-                    f"{getattr(self.capacity, name)}; make them larger"
-                )
-        if self._is_copied is not None:
-            self._is_copied.synchronize()
-        staged = self._staging.numpy()
-        staged[:] = 0  # an item without rows is padding
+        self.capacity.check(work)
+        if shape is None:
+            shape = LaunchShape(
+                num_narrow=self.capacity.num_narrow,
+                num_wide=self.capacity.num_wide,
+                narrow_tile=work.narrow_tile,
+                has_partials=self.capacity.num_partials > 0,
+            )
+        _check_shape(shape, work)
+        staged = self._staged.host()
         for name, place in self._places.items():
             values = getattr(work, name).reshape(-1)
             staged[place.start : place.start + len(values)] = values
+        for name, items, count in (
+            ("narrow", work.narrow, shape.num_narrow),
+            ("wide", work.wide, shape.num_wide),
+        ):
+            begin = self._places[name].start
+            # An item without rows is padding.
+            staged[begin + items.size : begin + count * ITEM_WIDTH] = 0
         merge_begin = staged[self._places["merge_begin"]]
         merge_begin[work.num_rows :] = work.num_partials  # rows of no step merge nothing
-        self._buffer.copy_(self._staging, non_blocking=True)
-        if self._is_copied is not None:
-            self._is_copied.record()
-        self.narrow_tile = work.narrow_tile
+        self._staged.copy(self._places["pages"].start + len(work.pages))
+        self.narrow = self._all_narrow[: shape.num_narrow]
+        self.wide = self._all_wide[: shape.num_wide]
+        self.narrow_tile = shape.narrow_tile
+        self.has_partials = shape.has_partials
         self.block_size = work.block_size
         self.group = work.group
         self.window = work.window
 
     def _part(self, name: str) -> Tensor:
-        return self._buffer[self._places[name]]
+        return self._staged.device[self._places[name]]
+
+
+def _check_shape(shape: LaunchShape, work: WorkList) -> None:
+    needed = LaunchShape.of(work)
+    if (
+        shape.num_narrow < needed.num_narrow
+        or shape.num_wide < needed.num_wide
+        or shape.narrow_tile != needed.narrow_tile
+        or shape.has_partials < needed.has_partials
+    ):
+        raise ValueError(f"a launch of {shape} does not compute a step of {needed}")
 
 
 def load_work(

@@ -91,6 +91,25 @@ class GGUFFile:
             raise ModelError(
                 f"{self.path} has no tensor {name!r}; it has {len(self.tensors)} others"
             )
+        return self._load(info)
+
+    def load_rows(self, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """`load(name)[start:stop]`, of which nothing else is dequantized. Raises as `load` does."""
+        info = self.tensors[name]
+        size = _size_bytes(info)
+        if size is None:
+            raise self._unsupported(info)
+        num_rows = info.shape[0]
+        if len(info.shape) == 1 or size % num_rows:  # one row is quantized as a whole
+            return self._load(info)[start:stop]
+        part = dataclasses.replace(
+            info,
+            shape=(stop - start, *info.shape[1:]),
+            offset_bytes=info.offset_bytes + start * (size // num_rows),
+        )
+        return self._load(part)
+
+    def _load(self, info: TensorInfo) -> npt.NDArray[np.float32]:
         size = _size_bytes(info)
         if size is None:
             raise self._unsupported(info)

@@ -59,6 +59,27 @@ def load_model(
     """
     if dtype not in _DTYPES:
         raise ModelError(f"dtype {dtype} is not supported; supported are bfloat16 and float32")
+    config, reader = open_model(source, load_format=load_format, seed=seed)
+    with torch.inference_mode():
+        weights = _Builder(config, reader, dtype).build()
+        tune_row_limits(weights.products)
+        decoder = Decoder(config, weights)
+    size_mib = decoder.weight_bytes / 2**20
+    logger.info("loaded %s (%s, %s, %.0f MiB)", source.path, config.architecture, dtype, size_mib)
+    return decoder
+
+
+def open_model(
+    source: ModelSource,
+    *,
+    load_format: str = "auto",
+    seed: int = 0,
+    device: torch.device | None = None,
+) -> tuple[ModelConfig, WeightReader]:
+    """The configuration of the model at `source`, and its tensors, none of them read yet.
+
+    device: where random weights are drawn. Raises as `load_model` does.
+    """
     if load_format not in ("auto", "dummy", source.format):
         raise ModelError(
             f"load_format={load_format!r} does not fit {source.path}, which is {source.format}; "
@@ -69,19 +90,13 @@ def load_model(
     expected = expected_tensors(config)
     reader: WeightReader
     if load_format == "dummy":
-        reader = DummyReader(expected, config, seed)
+        reader = DummyReader(expected, config, seed, device)
     elif file is not None:
         reader = GGUFReader(file, config)
     else:
         reader = SafetensorsReader(source.path, config)
     check_tensors(expected, reader.shapes, reader.where)
-    with torch.inference_mode():
-        weights = _Builder(config, reader, dtype).build()
-        tune_row_limits(weights.products)
-        decoder = Decoder(config, weights)
-    size_mib = decoder.weight_bytes / 2**20
-    logger.info("loaded %s (%s, %s, %.0f MiB)", source.path, config.architecture, dtype, size_mib)
-    return decoder
+    return config, reader
 
 
 def read_config(source: ModelSource) -> ModelConfig:

@@ -58,6 +58,14 @@ class WeightReader(Protocol):
         """The tensor of that name; the caller owns it."""
         ...
 
+    def load_part(self, name: str, dtype: torch.dtype, where: tuple[slice, ...]) -> Tensor:
+        """`load(name, dtype)[where]`, without reading much more than that.
+
+        where: a slice for each dimension, with start and stop. Rows of queries and keys come in
+        whole heads.
+        """
+        ...
+
     def load_grouped(self, name: str) -> GroupedWeight | None:
         """The same as it is quantized in the file; None where it is not, or in another way."""
         ...
@@ -91,16 +99,23 @@ class SafetensorsReader:
 
     def load(self, name: str, dtype: torch.dtype) -> Tensor:
         path, stored = self._places[name]
-        tensor: Tensor = self._files[path].get_tensor(stored)
-        if tensor.dtype not in _FLOATS:
-            raise ModelError(
-                f"tensor {stored!r} of {path} has dtype {tensor.dtype}; "
-                f"supported are float32, float16 and bfloat16"
-            )
-        return tensor.to(dtype)
+        return _checked(self._files[path].get_tensor(stored), path, stored).to(dtype)
+
+    def load_part(self, name: str, dtype: torch.dtype, where: tuple[slice, ...]) -> Tensor:
+        path, stored = self._places[name]
+        return _checked(self._files[path].get_slice(stored)[where], path, stored).to(dtype)
 
     def load_grouped(self, name: str) -> GroupedWeight | None:
         return None
+
+
+def _checked(tensor: Tensor, path: Path, stored: str) -> Tensor:
+    if tensor.dtype not in _FLOATS:
+        raise ModelError(
+            f"tensor {stored!r} of {path} has dtype {tensor.dtype}; "
+            f"supported are float32, float16 and bfloat16"
+        )
+    return tensor
 
 
 def _without_text_prefix(stored: str) -> str:
@@ -173,6 +188,13 @@ class GGUFReader:
             tensor = _split_halves(tensor, num_heads)
         return tensor.to(dtype)
 
+    def load_part(self, name: str, dtype: torch.dtype, where: tuple[slice, ...]) -> Tensor:
+        rows, *columns = where
+        tensor = torch.from_numpy(self._file.load_rows(self._stored[name], rows.start, rows.stop))
+        if self._num_interleaved_heads(name) is not None:
+            tensor = _split_halves(tensor, len(tensor) // self._config.head_dim)
+        return tensor[(slice(None), *columns)].to(dtype)
+
     def load_grouped(self, name: str) -> GroupedWeight | None:
         weight = self._file.load_grouped(self._stored[name])
         num_heads = self._num_interleaved_heads(name)
@@ -210,18 +232,33 @@ class DummyReader:
 
     _STD = 0.02  # keeps activations of deep models finite in bfloat16
 
-    def __init__(self, expected: Mapping[str, Shape], config: ModelConfig, seed: int) -> None:
+    def __init__(
+        self,
+        expected: Mapping[str, Shape],
+        config: ModelConfig,
+        seed: int,
+        device: torch.device | None = None,
+    ) -> None:
+        """device: where they are drawn, the CPU by default; each kind draws other numbers."""
         self.where = "random weights"
         self.shapes = expected
         self._norm_mean = 1.0 - config.norm_offset
         self._seed = seed
+        self._device = device or torch.device("cpu")
+        self._last: tuple[str, torch.dtype, Tensor] | None = None  # of `load_part`
 
     def load(self, name: str, dtype: torch.dtype) -> Tensor:
         # The CPU generator looks at 32 bits of a seed only.
-        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
+        seed = zlib.crc32(f"{self._seed} {name}".encode())
+        generator = torch.Generator(self._device).manual_seed(seed)
         mean = self._norm_mean if name.endswith("norm.weight") else 0.0
-        tensor = torch.empty(self.shapes[name], dtype=dtype)
+        tensor = torch.empty(self.shapes[name], dtype=dtype, device=self._device)
         return tensor.normal_(mean, self._STD, generator=generator)
+
+    def load_part(self, name: str, dtype: torch.dtype, where: tuple[slice, ...]) -> Tensor:
+        if self._last is None or self._last[:2] != (name, dtype):
+            self._last = (name, dtype, self.load(name, dtype))
+        return self._last[2][where]
 
     def load_grouped(self, name: str) -> GroupedWeight | None:
         return None

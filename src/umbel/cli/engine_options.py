@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from umbel.runtime.config import DTYPES, LOAD_FORMATS
+from umbel.runtime.config import DEVICES, DTYPES, LOAD_FORMATS
 from umbel.runtime.params import SPECULATE
 
 if TYPE_CHECKING:
@@ -14,6 +14,12 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument(
         "--model", metavar="PATH", help="folder or .gguf file (default: the embedded model)"
+    )
+    group.add_argument(
+        "--device", choices=DEVICES, default="auto", help="auto: cuda where there is one"
+    )
+    group.add_argument(
+        "--tensor-parallel", type=int, metavar="RANKS", help="GPUs that divide the model"
     )
     group.add_argument("--load-format", choices=LOAD_FORMATS, default="auto")
     group.add_argument("--dtype", choices=DTYPES, default="auto")
@@ -42,6 +48,8 @@ def start_engine(args: argparse.Namespace) -> "Engine":
     from umbel.runtime.engine import Engine  # here, so that `umbel models` does not wait for torch
 
     names = (
+        "device",
+        "tensor_parallel",
         "load_format",
         "dtype",
         "context_len",

@@ -28,7 +28,7 @@ from umbel.runtime.outputs import TokenLogprob
 from umbel.runtime.parts import EngineParts
 from umbel.runtime.roofline.model_costs import ModelCosts
 from umbel.runtime.roofline.shapes import shape_of
-from umbel.runtime.sampler import Sampled, SamplingRow
+from umbel.runtime.sampler import Sampled, Sampler, SamplingRow
 from umbel.runtime.step import StepPlan
 from umbel.runtime.submission import Limits
 
@@ -86,6 +86,8 @@ class SimulatedSampler:
     def __init__(self, *, end_every: int) -> None:
         self.end_every = end_every
         self.rows: list[SamplingRow] = []  # all that were ever sampled
+
+    choose = Sampler.choose  # by the two below
 
     def sample(
         self,

@@ -21,7 +21,7 @@ from umbel.runtime.engine import Engine
 from umbel.runtime.outputs import TokenLogprob
 from umbel.runtime.parts import EngineParts
 from umbel.runtime.roofline.model_costs import ModelCosts
-from umbel.runtime.sampler import Sampled, SamplingRow
+from umbel.runtime.sampler import Sampled, Sampler, SamplingRow
 from umbel.runtime.step import StepPlan
 from umbel.runtime.submission import Limits
 from umbel.server.app import App, make_app
@@ -83,6 +83,8 @@ class ScriptedSampler:
         self.script: Script = lambda prompt: "hello"
         self.rows: list[SamplingRow] = []
         self._tokenizer = tokenizer
+
+    choose = Sampler.choose  # by the two below
 
     def sample(
         self,
