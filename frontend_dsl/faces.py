@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import aclosing
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 from umbel.frontend_dsl.batch.pipeline import (
     BatchPipeline,
@@ -12,6 +12,7 @@ from umbel.frontend_dsl.batch.pipeline import (
     OnProgress,
     SortKey,
 )
+from umbel.frontend_dsl.batch.sources import SourceItem
 from umbel.frontend_dsl.client import Client
 from umbel.frontend_dsl.connection import Connection, Sendable
 from umbel.frontend_dsl.driver import Driver
@@ -22,6 +23,23 @@ from umbel.frontend_dsl.state import State
 from umbel.runtime.errors import InvalidRequest
 
 OnDone = Callable[[int, State], None]
+
+
+class CheckpointOptions(TypedDict, total=False):
+    """What `run_batch(checkpoint=...)` takes besides.
+
+    `source` names the input, so that a checkpoint is not used for another. `window`: items that are
+    held, to be sorted by the prefix of their prompts. Items that fail with an error that may pass
+    are run `retries` more times (2), after `retry_delay_s` (0.1), twice that, and so on; what fails
+    in the end is its record. `redo_errors` runs those again.
+    """
+
+    source: str | None
+    window: int
+    retries: int
+    retry_delay_s: float
+    redo_errors: bool
+    on_progress: OnProgress | None
 
 
 class Runnable:
@@ -66,6 +84,7 @@ class Runnable:
         yield _last_event(out[0])
         _ended(out[0])
 
+    @overload
     def run_batch(
         self,
         engine: Client | Connection,
@@ -73,14 +92,46 @@ class Runnable:
         *,
         max_in_flight: int = 64,
         on_done: OnDone | None = None,
-    ) -> list[State]:
+    ) -> list[State]: ...
+    @overload
+    def run_batch(
+        self,
+        engine: Client,
+        items: Iterable[SourceItem],
+        *,
+        checkpoint: str | PathLike[str],
+        max_in_flight: int = 64,
+        **options: Unpack[CheckpointOptions],
+    ) -> BatchReport: ...
+    def run_batch(
+        self,
+        engine: Client | Connection,
+        items: Iterable[Any],
+        *,
+        max_in_flight: int = 64,
+        on_done: OnDone | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        **options: Unpack[CheckpointOptions],
+    ) -> list[State] | BatchReport:
         """Run once per item (its arguments), up to `max_in_flight` at a time; states in the order
-        of the items.
+        of the items. `items` is read as room becomes free.
 
-        An item that fails fails alone: its state has `.error`. `items` is read as room becomes
-        free. `on_done(index, state)` is called as each one ends.
+        An item that fails fails alone: its state has `.error`. `on_done(index, state)` is called as
+        each one ends.
+
+        With `checkpoint` there may be any number of items, and only what is under way is kept in
+        memory: each item that ended is a line of that file (`batch.journal.Record`); a run that was
+        ended by anything goes on where it was, with each item exactly once. Gives a report.
         """
         _check_in_flight(max_in_flight)
+        if checkpoint is not None:
+            if isinstance(engine, Connection):
+                raise InvalidRequest("a checkpoint needs an Engine or a Remote, no connection")
+            if on_done is not None:
+                raise InvalidRequest("with checkpoint=... states are not kept; use on_progress")
+            return self._run_checkpointed(engine, items, Path(checkpoint), max_in_flight, options)
+        if options:
+            raise InvalidRequest(f"{sorted(options)[0]}=... needs checkpoint=...")
         if isinstance(engine, Connection):
             states = engine.run_batch(map(self.sendable, items), max_in_flight=max_in_flight)
             for index, state in enumerate(states if on_done is not None else ()):
@@ -94,37 +145,31 @@ class Runnable:
             pass
         return batch.states()
 
-    def run_checkpointed(
+    def _run_checkpointed(
         self,
         engine: Client,
-        items: Iterable[Mapping[str, Any]],
-        checkpoint: str | PathLike[str],
-        *,
-        source: str | None = None,
-        max_in_flight: int = 64,
-        window: int = 2048,
-        retries: int = 2,
-        redo_errors: bool = False,
-        on_progress: OnProgress | None = None,
+        items: Iterable[SourceItem],
+        checkpoint: Path,
+        max_in_flight: int,
+        options: CheckpointOptions,
     ) -> BatchReport:
-        """Run once per item, however many there are, and keep only what is under way in memory.
-
-        Each item that ended is a line of the file `checkpoint` (`batch.journal.Record`); a run that
-        was ended by anything goes on where it was, with each item exactly once. `source` names the
-        input, so that a checkpoint is not used for another. Items that fail with an error that may
-        pass are run `retries` more times; what fails in the end is its record.
-        """
-        _check_in_flight(max_in_flight)
         pipeline = BatchPipeline(
             self.identity,
             lambda driver, item: self.execution(driver, item, keep_events=False),
             self.sort_key(),
             max_in_flight=max_in_flight,
-            window=max(window, 1),
-            retries=retries,
-            on_progress=on_progress,
+            window=max(options.get("window", 2048), 1),
+            retries=options.get("retries", 2),
+            retry_delay_s=options.get("retry_delay_s", 0.1),
+            on_progress=options.get("on_progress"),
         )
-        return pipeline.run(engine, items, Path(checkpoint), source=source, redo_errors=redo_errors)
+        return pipeline.run(
+            engine,
+            items,
+            checkpoint,
+            source=options.get("source"),
+            redo_errors=options.get("redo_errors", False),
+        )
 
     @property
     def identity(self) -> str:

@@ -1,10 +1,12 @@
 """What is known of one finished call: read by `s.meta(name)` and the report."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.runtime.outputs import FinishReason, Timing, TokenLogprob, Usage
+
+_USAGE_FIELDS = [one.name for one in fields(Usage)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +44,8 @@ class CallRecord:
 
 
 def sum_usage(usages: Iterable[Usage]) -> Usage:
-    total = Usage()
+    total = dict.fromkeys(_USAGE_FIELDS, 0)
     for usage in usages:
-        total = Usage(
-            num_prompt_tokens=total.num_prompt_tokens + usage.num_prompt_tokens,
-            num_cached_tokens=total.num_cached_tokens + usage.num_cached_tokens,
-            num_output_tokens=total.num_output_tokens + usage.num_output_tokens,
-            num_forced_tokens=total.num_forced_tokens + usage.num_forced_tokens,
-            num_preemptions=total.num_preemptions + usage.num_preemptions,
-        )
-    return total
+        for name in _USAGE_FIELDS:
+            total[name] += getattr(usage, name)
+    return Usage(**total)

@@ -25,15 +25,19 @@ class Usage:
     """Tokens of one sequence, by where they came from.
 
     `num_prompt_tokens = num_cached_tokens + computed prompt tokens`; `num_forced_tokens` of the
-    output were given by
-    the constraint and rode along in another token's step; `num_preemptions` counts restarts.
+    output were given by the constraint and rode along in another token's step; `num_drafted_tokens`
+    were guessed and fed ahead, whether they came true or not; `num_preemptions` counts restarts. It
+    was in `num_steps` steps, which fed `num_step_rows` rows in all, those of others included.
     """
 
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     num_forced_tokens: int = 0
+    num_drafted_tokens: int = 0
     num_preemptions: int = 0
+    num_steps: int = 0
+    num_step_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

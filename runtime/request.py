@@ -93,7 +93,10 @@ class Request:
     num_cached: int = 0  # prompt tokens that others had computed
     num_seen: int = 0  # positions reached so far, before any preemption too
     num_forced: int = 0
+    num_drafted: int = 0
     num_preemptions: int = 0
+    num_steps: int = 0  # that it was part of
+    num_step_rows: int = 0  # of those steps, the rows of others included
     num_emitted: int = 0  # output tokens handed out in updates
     unsent_text: str = ""
     lookup: "Lookup | None" = None  # set by the drafter
@@ -146,6 +149,11 @@ class Request:
         end token.
         """
         return self.num_output + offset >= self.params.min_tokens
+
+    def count_step(self, num_rows: int) -> None:
+        """It was part of a step of so many rows."""
+        self.num_steps += 1
+        self.num_step_rows += num_rows
 
     def add_score(self, logprob: TokenLogprob) -> None:
         """Take the score of the token after position `score_next`."""
@@ -207,7 +215,10 @@ class Request:
             num_cached_tokens=self.num_cached,
             num_output_tokens=self.num_output,
             num_forced_tokens=self.num_forced,
+            num_drafted_tokens=self.num_drafted,
             num_preemptions=self.num_preemptions,
+            num_steps=self.num_steps,
+            num_step_rows=self.num_step_rows,
         )
 
     def _accept(self, token_id: int, eos_ids: frozenset[int]) -> None:

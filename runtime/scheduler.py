@@ -138,8 +138,10 @@ class Scheduler:
             self._settle(draft)
         self._cache.commit_step()
         updates = [self._fail(request, error) for request, error in errors]
+        num_rows = plan.num_tokens
         for request in plan.requests:
             if request.request_id in self._requests:
+                request.count_step(num_rows)
                 updates += self._report(request)
         return updates
 
@@ -274,6 +276,7 @@ class Scheduler:
         lease = draft.request.lease
         assert lease is not None
         lease.truncate(min(lease.num_tokens, draft.num_before + draft.num_confirmed))
+        draft.request.num_drafted += len(draft.tokens)
         self.counts.num_drafted += len(draft.tokens)
         self.counts.num_confirmed += draft.num_confirmed
         self._drafter.settle(draft)

@@ -4,6 +4,8 @@ Items are taken in windows; each window is sorted by the text that comes first i
 that instances that share a prefix run next to each other and meet in the cache.
 """
 
+import time
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,13 +15,14 @@ from typing import Any
 
 from umbel.frontend_dsl.batch.costs import CostReport, costs_of
 from umbel.frontend_dsl.batch.journal import Header, Journal, Record
+from umbel.frontend_dsl.batch.sources import SourceItem
 from umbel.frontend_dsl.client import Client
 from umbel.frontend_dsl.driver import Driver
 from umbel.frontend_dsl.errors import ProgramError
 from umbel.frontend_dsl.execution import Execution
 from umbel.frontend_dsl.session import Inbox, drive, run_many
 from umbel.frontend_dsl.state import State
-from umbel.runtime.errors import EngineClosed, UmbelError
+from umbel.runtime.errors import EngineClosed, InvalidRequest, UmbelError
 
 Item = Mapping[str, Any]
 SortKey = Callable[[Item], Any]
@@ -43,13 +46,15 @@ OnProgress = Callable[[BatchReport], None]
 @dataclass(slots=True, eq=False)
 class _Job:
     index: int
-    item: Item
+    item: SourceItem
     attempts: int = 1
+    due_s: float = 0.0  # on the monotonic clock: not run again before
 
 
 class BatchPipeline:
     """One batch. `retries`: how often an item is run again after an error that may pass (those
-    whose class is `retryable`). `window`: items that are held at a time, to be sorted.
+    whose class is `retryable`), the first time after `retry_delay_s`, then after twice that, and so
+    on. `window`: items that are held at a time, to be sorted.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class BatchPipeline:
         max_in_flight: int,
         window: int,
         retries: int,
+        retry_delay_s: float,
         on_progress: OnProgress | None,
     ) -> None:
         self._name = name
@@ -69,18 +75,21 @@ class BatchPipeline:
         self._max_in_flight = max_in_flight
         self._window = window
         self._retries = retries
+        self._retry_delay_s = retry_delay_s
         self._on_progress = on_progress
         self._jobs: dict[Execution, _Job] = {}
-        self._again: deque[_Job] = deque()
+        self._again: deque[_Job] = deque()  # by the time when they are due
         self._pending: deque[_Job] = deque()
         self._report = BatchReport()
 
     def run(
-        self, engine: Client, items: Iterable[Item], path: Path, *, source: str | None = None,
-        redo_errors: bool = False,
+        self, engine: Client, items: Iterable[SourceItem], path: Path, *,
+        source: str | None = None, redo_errors: bool = False,
     ) -> BatchReport:  # fmt: skip
         """Run all items that the journal at `path` does not have. Its records are complete when
         this returns; whatever raises leaves it ready to go on.
+
+        An item that is an `InvalidRequest` could not be read: it has failed.
         """
         header = Header(self._name, source)
         with Journal(path, header, redo_errors=redo_errors) as journal:
@@ -100,20 +109,32 @@ class BatchPipeline:
         return _Executions(self._next)
 
     def _next(self) -> Execution | None:
-        job = self._again.popleft() if self._again else self._next_job()
-        if job is None:
-            return None
-        execution = self._make(self._driver, job.item)
-        self._jobs[execution] = job
-        return execution
+        while (job := self._next_job()) is not None:
+            if not isinstance(job.item, InvalidRequest):
+                execution = self._make(self._driver, job.item)
+                self._jobs[execution] = job
+                return execution
+            self._add(Record(job.index, error=str(job.item)))
+        return None
 
     def _next_job(self) -> _Job | None:
+        if self._again and self._again[0].due_s <= time.monotonic():
+            return self._again.popleft()
         if not self._pending:
             fresh = (_Job(i, item) for i, item in self._stream if not self._journal.is_done(i))
-            self._pending.extend(
-                sorted(islice(fresh, self._window), key=lambda job: self._sort_key(job.item))
-            )
-        return self._pending.popleft() if self._pending else None
+            self._pending.extend(sorted(islice(fresh, self._window), key=self._key))
+        if self._pending:
+            return self._pending.popleft()
+        if self._again and not self._jobs:  # else it is asked for when one of them ends
+            time.sleep(max(0.0, self._again[0].due_s - time.monotonic()))
+            return self._again.popleft()
+        return None
+
+    def _key(self, job: _Job) -> tuple[bool, Any]:
+        """Items that could not be read come first, and are not looked into."""
+        if isinstance(job.item, InvalidRequest):
+            return (False, job.index)
+        return (True, self._sort_key(job.item))
 
     def _ended(self, execution: Execution) -> None:
         job = self._jobs.pop(execution)
@@ -122,7 +143,7 @@ class BatchPipeline:
             if isinstance(error.cause, EngineClosed):
                 raise error  # the others would fail the same way; all of them are run next time
             if job.attempts <= self._retries and _may_pass(error):
-                self._again.append(_Job(job.index, job.item, job.attempts + 1))
+                self._run_again(job)
                 return
         state = State(execution.root)
         record = Record(
@@ -133,6 +154,14 @@ class BatchPipeline:
             attempts=job.attempts,
             cost=costs_of(state),
         )
+        self._add(record)
+
+    def _run_again(self, job: _Job) -> None:
+        due_s = time.monotonic() + self._retry_delay_s * 2 ** (job.attempts - 1)
+        again = _Job(job.index, job.item, job.attempts + 1, due_s)
+        insort(self._again, again, key=lambda one: one.due_s)
+
+    def _add(self, record: Record) -> None:
         self._journal.add(record)
         self._note_progress()
 

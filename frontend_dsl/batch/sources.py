@@ -11,30 +11,36 @@ import msgspec
 from umbel.runtime.errors import InvalidRequest
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
+SourceItem = Mapping[str, Any] | InvalidRequest
 _HEAD = 1 << 16  # bytes at the start that go into the fingerprint
 _PARQUET_ROWS = 1024
 
 
-def read_items(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The items of `path`, each a mapping of argument names. Raises `InvalidRequest` with the line.
+def read_items(path: Path, types: Mapping[str, Any] | None = None) -> Iterator[SourceItem]:
+    """The items of `path`, each a mapping of argument names; a line that is none is the
+    `InvalidRequest` that names it, so that it fails alone.
 
-    Columns of CSV are strings.
+    `types`: annotations by name. A column of CSV is text; one whose annotation is not `str` is read
+    as JSON. Raises `InvalidRequest` for a file that cannot be read at all.
     """
-    readers = {".jsonl": _jsonl, ".csv": _csv, ".parquet": _parquet}
-    reader = readers.get(path.suffix)
-    if reader is None:
+    if path.suffix not in SUFFIXES:
         raise InvalidRequest(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
     if not path.is_file():
         raise InvalidRequest(f"no such file: {path}")
-    return reader(path)
+    if path.suffix == ".csv":
+        return _csv(path, types or {})
+    return _jsonl(path) if path.suffix == ".jsonl" else _parquet(path)
 
 
-def count_items(path: Path) -> int | None:
-    """How many items there are, if that is cheap to know."""
-    if path.suffix == ".jsonl":
-        with path.open("rb") as file:
-            return sum(1 for line in file if line.strip())
-    return None
+def count_items(path: Path) -> int:
+    """How many items there are; reads the file once, but for Parquet, which says it."""
+    if path.suffix == ".parquet":
+        return int(_parquet_file(path).metadata.num_rows)
+    if path.suffix == ".csv":
+        with path.open(newline="", encoding="utf-8") as file:
+            return sum(1 for row in csv.reader(file) if row) - 1
+    with path.open("rb") as file:
+        return sum(1 for line in file if line.strip())
 
 
 def fingerprint(path: Path) -> str:
@@ -44,7 +50,7 @@ def fingerprint(path: Path) -> str:
     return f"{path.stat().st_size}-{head}"
 
 
-def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
+def _jsonl(path: Path) -> Iterator[SourceItem]:
     decoder = msgspec.json.Decoder(dict[str, Any])
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -53,26 +59,41 @@ def _jsonl(path: Path) -> Iterator[Mapping[str, Any]]:
             try:
                 yield decoder.decode(line)
             except msgspec.DecodeError as error:
-                raise InvalidRequest(f"{path}:{number}: no JSON object: {error}") from error
+                yield InvalidRequest(f"{path}:{number}: no JSON object: {error}")
 
 
-def _csv(path: Path) -> Iterator[Mapping[str, Any]]:
+def _csv(path: Path, types: Mapping[str, Any]) -> Iterator[SourceItem]:
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         for row in reader:
+            place = f"{path}:{reader.line_num}"
             if None in row or None in row.values():
-                raise InvalidRequest(
-                    f"{path}:{reader.line_num}: the row has not as many fields as the header"
-                )
-            yield row
+                yield InvalidRequest(f"{place}: the row has not as many fields as the header")
+            else:
+                yield _typed(row, types, place)
 
 
-def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+def _typed(row: Mapping[str, str], types: Mapping[str, Any], place: str) -> SourceItem:
+    item: dict[str, Any] = {}
+    for name, text in row.items():
+        hint = types.get(name, str)
+        try:
+            item[name] = text if hint is str else msgspec.json.decode(text, type=hint)
+        except msgspec.DecodeError as error:
+            return InvalidRequest(f"{place}: {name}={text!r} is not JSON for {hint}: {error}")
+    return item
+
+
+def _parquet(path: Path) -> Iterator[SourceItem]:
+    for batch in _parquet_file(path).iter_batches(batch_size=_PARQUET_ROWS):
+        yield from batch.to_pylist()
+
+
+def _parquet_file(path: Path) -> Any:
     try:
         import pyarrow.parquet as parquet
     except ImportError:
         raise InvalidRequest(
             f"{path}: Parquet needs pyarrow; install it (pip install pyarrow) or give .jsonl"
         ) from None
-    for batch in parquet.ParquetFile(path).iter_batches(batch_size=_PARQUET_ROWS):
-        yield from batch.to_pylist()
+    return parquet.ParquetFile(path)

@@ -5,6 +5,7 @@ first argument FILE.jsonl it does the requests of OpenAI's batch file: see `requ
 import argparse
 import sys
 from pathlib import Path
+from typing import Any, get_type_hints
 
 from rich.console import Console
 from rich.progress import (
@@ -20,6 +21,7 @@ from rich.table import Table
 from umbel.cli import requests_batch
 from umbel.cli.engine_options import add_engine_arguments, start_engine
 from umbel.cli.targets import load_target
+from umbel.frontend_dsl import GraphProgram, Program
 from umbel.frontend_dsl.batch.costs import Cost, CostReport
 from umbel.frontend_dsl.batch.journal import Header, Journal
 from umbel.frontend_dsl.batch.pipeline import BatchReport
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidRequest("a program needs a file of items: umbel batch FILE:PROGRAM INPUT")
     program = load_target(args.target)
     source, output = Path(args.input), Path(args.output)
-    items = read_items(source)
+    items = read_items(source, annotations(program))
     checkpoint = Path(args.checkpoint or f"{args.output}.journal")
     if not output.parent.is_dir():
         raise InvalidRequest(f"{output.parent} is no folder, so {output} cannot be written")
@@ -75,16 +77,21 @@ def run(args: argparse.Namespace) -> int:
     console = Console(stderr=True, quiet=args.quiet)
     with _progress(console) as progress, start_engine(args) as engine:
         bar = progress.add_task("items", total=count_items(source), reuse="")
+        is_begun = False
 
         def note(report: BatchReport) -> None:
+            nonlocal is_begun
             total = report.costs.total
+            if not is_begun:  # what was done before says nothing about the time that is left
+                progress.reset(bar, completed=report.num_resumed)
+                is_begun = True
             reuse = f"reused {total.reused_share:.0%}, output {total.num_output_tokens} tokens"
             if report.num_failed:
                 reuse += f", {report.num_failed} failed"
             progress.update(bar, completed=report.num_done, reuse=reuse)
 
-        report = program.run_checkpointed(
-            engine, items, checkpoint, source=mark, max_in_flight=args.max_in_flight,
+        report = program.run_batch(
+            engine, items, checkpoint=checkpoint, source=mark, max_in_flight=args.max_in_flight,
             window=args.window, retries=args.retries, redo_errors=args.redo_errors,
             on_progress=note,
         )  # fmt: skip
@@ -96,9 +103,15 @@ def run(args: argparse.Namespace) -> int:
     return 1 if report.num_failed else 0
 
 
+def annotations(target: Program | GraphProgram) -> dict[str, Any]:
+    """Of a program's parameters, by name; the arguments of a graph say nothing of their types."""
+    return get_type_hints(target.function) if isinstance(target, Program) else {}
+
+
 def cost_table(costs: CostReport) -> Table:
     """Per call site what the batch cost, earlier runs of it included."""
-    table = Table("call", "calls", "computed", "reused", "forced", "output", "seconds", box=None)
+    columns = ("calls", "computed", "reused", "forced", "drafted", "output", "rows/step", "seconds")
+    table = Table("call", *columns, box=None)
     for site, cost in sorted(costs.by_site.items()):
         table.add_row(site, *_numbers(cost))
     table.add_row("in all", *_numbers(costs.total), style="bold")
@@ -108,7 +121,8 @@ def cost_table(costs: CostReport) -> Table:
 def _numbers(cost: Cost) -> list[str]:
     return [
         f"{cost.num_calls:,}", f"{cost.num_computed_tokens:,}", f"{cost.num_reused_tokens:,}",
-        f"{cost.num_forced_tokens:,}", f"{cost.num_output_tokens:,}", f"{cost.call_s:,.1f}",
+        f"{cost.num_forced_tokens:,}", f"{cost.num_drafted_tokens:,}",
+        f"{cost.num_output_tokens:,}", f"{cost.rows_per_step:,.1f}", f"{cost.call_s:,.1f}",
     ]  # fmt: skip
 
 

@@ -37,9 +37,9 @@ def main() -> None:
 
     with FakeClient() as client:
         client.calls = _Forgetful()
-        shout.run_checkpointed(
-            client, read_items(items), checkpoint, source="test", max_in_flight=MAX_IN_FLIGHT,
-            window=256, on_progress=note,
+        shout.run_batch(
+            client, read_items(items), checkpoint=checkpoint, source="test",
+            max_in_flight=MAX_IN_FLIGHT, window=256, on_progress=note,
         )  # fmt: skip
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - early[0])
 
