@@ -13,7 +13,13 @@ from rich.console import Console
 
 from umbel.runtime.engine import Engine
 
-PLAIN = {"prefix_cache": False, "share_attention": False, "jump_forward": False, "max_running": 1}
+PLAIN = {
+    "prefix_cache": False,
+    "share_attention": False,
+    "jump_forward": False,
+    "speculate": "off",
+    "max_running": 1,
+}
 
 
 def main() -> int:

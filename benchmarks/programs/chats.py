@@ -61,7 +61,7 @@ def short_chat(s: State, turns: list[str]) -> list[str]:
 
 @umbel.program(temperature=0.0)
 def long_chat(s: State, turns: list[str]) -> list[str]:
-    return chat(s, turns, max_tokens=72)
+    return chat(s, turns, max_tokens=64)
 
 
 SHORT_WORKLOAD = Workload(

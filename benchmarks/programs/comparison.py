@@ -127,6 +127,7 @@ def _numbers(run: Run) -> dict[str, Any]:
         "calls": run.num_calls,
         "steps": run.num_steps,
         "tokens_generated": run.num_generated,
+        "tokens_drafted": run.num_drafted,
         "tokens_computed": cache.computed,
         "tokens_reused": cache.needed - cache.computed,
         "tokens_needed": cache.needed,

@@ -25,7 +25,7 @@ def judge(s: State, text: str) -> tuple[list[str], Verdict]:
     for branch, aspect in zip(aspects, ASPECTS, strict=True):
         branch += umbel.user(f"What do you say about {aspect}?")
         with branch.assistant():
-            branch += umbel.gen("opinion", max_tokens=40, stop="\n")
+            branch += umbel.gen("opinion", max_tokens=32, stop="\n")
         branch += umbel.user("Is that good?")
         branch += umbel.assistant(umbel.select("grade", ["Yes", "No"]))
     opinions = [

@@ -23,6 +23,7 @@ class Run:
     num_calls: int
     num_steps: int
     num_generated: int
+    num_drafted: int
     cache: CacheUse
     outcomes: Sequence[Outcome]
 
@@ -38,14 +39,17 @@ def run_once(engine: Engine, workload: Workload, program: Program, *, max_in_fli
     before = engine.stats()
     states, wall_s = timed(recorder, workload, program, max_in_flight)
     after = engine.stats()
+    num_drafted = after.num_drafted_tokens - before.num_drafted_tokens
+    num_confirmed = after.num_confirmed_tokens - before.num_confirmed_tokens
+    num_computed = after.num_computed_tokens - before.num_computed_tokens
     return Run(
         wall_s=wall_s,
         num_calls=num_calls(states),
         num_steps=after.num_steps - before.num_steps,
         num_generated=after.num_generated_tokens - before.num_generated_tokens,
-        cache=cache_use(
-            recorder.sequences(), after.num_computed_tokens - before.num_computed_tokens
-        ),
+        num_drafted=num_drafted,
+        # Guesses that were wrong are no misses of the cache: their rows are left out here.
+        cache=cache_use(recorder.sequences(), num_computed - (num_drafted - num_confirmed)),
         outcomes=[outcome(state) for state in states],
     )
 

@@ -25,13 +25,16 @@ class Fed:
 
     tokens: list[int]
     num_fed: int
+    is_constrained: bool = False
 
     def note(self, chunk: Chunk) -> None:
-        """A chunk is one sampled token and what is forced after it; before the first sampled one
-        there may be a chunk that is forced from the start.
+        """A chunk is what one step gave: guesses that came true, a sampled token, and what is
+        forced after it; before the first there may be a chunk that is forced from the start. Which
+        tokens of a chunk are forced is not known, so of a constrained one none counts as fed.
         """
         if chunk.token_ids:
-            self.num_fed = len(self.tokens)
+            num_new = 0 if self.is_constrained else len(chunk.token_ids) - 1
+            self.num_fed = len(self.tokens) + num_new
             self.tokens += chunk.token_ids
         done = chunk.completion
         if done is not None and done.usage.num_forced_tokens == len(done.token_ids):
@@ -58,7 +61,7 @@ class Recorder:
     def submit(
         self, token_ids: Sequence[int], params: SamplingParams, listener: Callable[[Chunk], None]
     ) -> CallHandle:
-        fed = Fed(list(token_ids), len(token_ids))
+        fed = Fed(list(token_ids), len(token_ids), params.constraint_kind is not None)
         self.requests.append(fed)
 
         def listen(chunk: Chunk) -> None:

@@ -35,7 +35,7 @@ def write(s: State, question: str) -> list[str]:
         title = s[f"point{number}"].strip()
         point += umbel.user(f"Say more about this point: {title}")
         with point.assistant():
-            point += umbel.gen("text", max_tokens=40, stop="\n")
+            point += umbel.gen("text", max_tokens=32, stop="\n")
     return [point["text"].strip() for point in points]
 
 

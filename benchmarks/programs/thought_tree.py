@@ -18,7 +18,7 @@ def solve(s: State, problem: str) -> str:
     ways = s.fork(len(BEGINNINGS))
     for way, beginning in zip(ways, BEGINNINGS, strict=True):
         with way.assistant():
-            way += beginning + umbel.gen("steps", max_tokens=40, stop="\n\n")
+            way += beginning + umbel.gen("steps", max_tokens=32, stop="\n\n")
         way += umbel.user("Is this a good way to solve the problem? Answer yes or no.")
         way += umbel.assistant(umbel.select("good", ["Yes", "No"]))
     good = [way for way in ways if way["good"] == "Yes"]
@@ -28,7 +28,7 @@ def solve(s: State, problem: str) -> str:
         way += umbel.user("Finish it and say the number that was asked for.")
         for end, finish in zip(way.fork(len(FINISHES)), FINISHES, strict=True):
             with end.assistant():
-                end += finish + umbel.gen("rest", max_tokens=24, stop="\n")
+                end += finish + umbel.gen("rest", max_tokens=16, stop="\n")
                 end += "\nThe answer is" + umbel.gen("number", regex=" [0-9]{1,3}", max_tokens=5)
             numbers.append(end["number"])
     return most_frequent(numbers)
@@ -37,7 +37,7 @@ def solve(s: State, problem: str) -> str:
 WORKLOAD = Workload(
     "word problems (tree of thought)",
     solve,
-    [Case({"problem": problem["text"]}, problem["answer"]) for problem in load("problems")[:3]],
+    [Case({"problem": problem["text"]}, problem["answer"]) for problem in load("problems")[:2]],
     is_valid=is_number,
     is_right=lambda expected, result: int(result) == expected,
 )

@@ -35,7 +35,7 @@ def vote(s: State, problem: str) -> str:
     s += f"Question: {problem}\nReasoning:"
     samples = s.fork(NUM_SAMPLES)
     for seed, sample in enumerate(samples):
-        sample += umbel.gen("reasoning", max_tokens=48, stop="\n", seed=seed)
+        sample += umbel.gen("reasoning", max_tokens=40, stop="\n", seed=seed)
         sample += "\nAnswer:" + umbel.gen("number", regex=" [0-9]{1,3}", max_tokens=5, seed=seed)
     return most_frequent([sample["number"] for sample in samples])
 

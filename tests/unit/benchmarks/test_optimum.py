@@ -65,7 +65,7 @@ def test_a_recorder_keeps_prompts_scores_and_all_but_the_last_sampled_token() ->
 
 
 def test_tokens_that_are_forced_at_the_end_are_not_fed() -> None:
-    fed = optimum.Fed([1, 2], 2)
+    fed = optimum.Fed([1, 2], 2, is_constrained=True)
 
     fed.note(Chunk(0, token_ids=(3,)))
     fed.note(Chunk(0, token_ids=(4, 5, 6)))
@@ -74,8 +74,17 @@ def test_tokens_that_are_forced_at_the_end_are_not_fed() -> None:
     assert fed.tokens[: fed.num_fed] == [1, 2, 3]
 
 
-def test_nothing_is_fed_for_an_output_that_is_forced_altogether() -> None:
+def test_guesses_that_came_true_were_fed() -> None:
     fed = optimum.Fed([1, 2], 2)
+
+    fed.note(Chunk(0, token_ids=(3,)))
+    fed.note(Chunk(0, token_ids=(4, 5, 6)))
+
+    assert fed.tokens[: fed.num_fed] == [1, 2, 3, 4, 5]
+
+
+def test_nothing_is_fed_for_an_output_that_is_forced_altogether() -> None:
+    fed = optimum.Fed([1, 2], 2, is_constrained=True)
 
     fed.note(Chunk(0, token_ids=(3, 4)))
     fed.note(_last((3, 4), num_forced=2))

@@ -69,6 +69,19 @@ def test_generate_gives_tokens_text_and_accounting() -> None:
     assert 0 <= timing.queue_s <= timing.first_token_s <= timing.total_s
 
 
+def test_a_call_knows_its_steps_and_how_many_rows_they_had() -> None:
+    params = SamplingParams(temperature=0, max_tokens=5, speculate="off")
+    with rig() as made:
+        alone = made.engine.generate(PROMPT, params).usage
+        made.engine.reset_cache()
+        pair = made.engine.generate_batch([PROMPT, [9, 8, 7]], params)
+
+    assert (alone.num_steps, alone.num_step_rows) == (5, 7 + 4)
+    for result in pair:
+        assert isinstance(result, Result)
+        assert (result.usage.num_steps, result.usage.num_step_rows) == (5, 7 + 3 + 4 * 2)
+
+
 def test_a_second_call_takes_the_prompt_from_the_cache() -> None:
     with rig() as made:
         made.engine.generate(PROMPT, GREEDY)

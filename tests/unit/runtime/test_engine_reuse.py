@@ -26,7 +26,8 @@ def test_each_token_of_the_trie_is_computed_once(
     """What is cached is fed again only where its logits are wanted: at most once per request."""
     trie: set[tuple[int, ...]] = set()  # every prefix that has to be fed to a model
     num_wanted = 0  # rows that a request samples from
-    with rig(num_blocks=2048, block_size=block_size, max_step_tokens=max_step_tokens) as made:
+    options = {"block_size": block_size, "max_step_tokens": max_step_tokens, "speculate": "off"}
+    with rig(num_blocks=2048, **options) as made:
         for wave in waves:
             prompts = [[token for piece in path for token in PIECES[piece]] for path, _ in wave]
             results = made.engine.generate_batch(

@@ -337,6 +337,7 @@ def test_answers_do_not_depend_on_speculation(options: dict[str, object]) -> Non
     with rig(speculate="off", end_every=9) as plain:
         expected = [plain.engine.generate(LETTERS[:size], params) for size in (5, 9, 12)]
         assert plain.engine.stats().num_drafted_tokens == 0
+    num_drafted = 0
     with rig(end_every=9) as made:
         for _ in range(2):
             for size, wanted in zip((5, 9, 12), expected, strict=True):
@@ -344,10 +345,12 @@ def test_answers_do_not_depend_on_speculation(options: dict[str, object]) -> Non
                 assert (result.token_ids, result.text) == (wanted.token_ids, wanted.text)
                 assert result.finish_reason == wanted.finish_reason
                 assert result.completions[0].logprobs == wanted.completions[0].logprobs
+                num_drafted += result.usage.num_drafted_tokens
         stats = made.engine.stats()
         made.check_nothing_is_held()
 
     assert stats.num_drafted_tokens >= stats.num_confirmed_tokens > 0
+    assert stats.num_drafted_tokens == num_drafted
     drawn = [row.num_output for row in made.sampler.rows]
     assert max(drawn) < 24
 
