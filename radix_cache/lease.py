@@ -66,27 +66,13 @@ class Lease:
         Passes over pending tokens as well: the rows of this step that were to compute them must
         then stay in the step. Returns how many were passed; always 0 without reuse.
         """
-        node, end, idx = self._live_node(), self.num_tokens, start
+        node, end = self._live_node(), self.num_tokens
         if not self._forest.enable_reuse:
             return 0
-        while idx < stop:
-            offset = end - node.start
-            num_here = len(node.tokens) - offset
-            if num_here == 0:
-                child = node.children.get(tokens[idx])
-                if child is None:
-                    break
-                node = child
-                continue
-            wanted = min(num_here, stop - idx)
-            passed = _num_common(node.tokens, offset, tokens, idx, wanted)
-            end += passed
-            idx += passed
-            if passed < wanted:
-                break
-        self._move(node, end)
-        self._forest.total_hit_tokens += idx - start
-        return idx - start
+        node, num_passed = _walk(node, end - node.start, tokens, start, stop)
+        self._move(node, end + num_passed)
+        self._forest.total_hit_tokens += num_passed
+        return num_passed
 
     def continuation(self, tokens: Sequence[int], limit: int) -> list[int]:
         """Up to `limit` tokens that the tree has after `tokens`, of which this path is the
@@ -265,6 +251,35 @@ class Lease:
                 f"token {token} at position {self.num_tokens} is in the tree already: "
                 "advance() as far as it goes, then append the rest"
             )
+
+
+def match(root: Node, tokens: Sequence[int]) -> int:
+    """How many of `tokens` the tree below `root` has."""
+    return _walk(root, 0, tokens, 0, len(tokens))[1]
+
+
+def _walk(
+    node: Node, offset: int, tokens: Sequence[int], start: int, stop: int
+) -> tuple[Node, int]:
+    """From `offset` in `node` over tokens[start:stop] as far as the tree has them: the node where
+    that ends, and how many there were.
+    """
+    idx = start
+    while idx < stop:
+        num_here = len(node.tokens) - offset
+        if num_here == 0:
+            child = node.children.get(tokens[idx])
+            if child is None:
+                break
+            node, offset = child, 0
+            continue
+        wanted = min(num_here, stop - idx)
+        passed = _num_common(node.tokens, offset, tokens, idx, wanted)
+        offset += passed
+        idx += passed
+        if passed < wanted:
+            break
+    return node, idx - start
 
 
 def _num_common(

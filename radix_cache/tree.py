@@ -4,11 +4,12 @@ A step is everything between two calls of `commit_step`. Tokens appended in it a
 may pass over them, because all KV of a step is written before it is read, but not copy them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from umbel.radix_cache.check import RadixInvariantError, check_forest
 from umbel.radix_cache.forest import Forest
-from umbel.radix_cache.lease import AppendOutcome, AppendResult, BlockCopy, Lease
+from umbel.radix_cache.lease import AppendOutcome, AppendResult, BlockCopy, Lease, match
 from umbel.radix_cache.node import Namespace, TokenKind
 
 __all__ = [
@@ -93,6 +94,15 @@ class RadixCache:
     def lease(self, namespace: Namespace) -> Lease:
         """An empty lease at the root of `namespace`."""
         return Lease(self._forest, self._forest.root(namespace), 0)
+
+    def num_matched(self, tokens: Sequence[int], namespace: Namespace) -> int:
+        """How many of `tokens` the tree has from the start on, pending ones included; always 0
+        without reuse. Changes nothing.
+        """
+        root = self._forest.roots.get(namespace)
+        if root is None or not self._forest.enable_reuse:
+            return 0
+        return match(root, tokens)
 
     def commit_step(self) -> None:
         """The KV of everything appended so far exists now. Call it before releasing leases."""

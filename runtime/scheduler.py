@@ -1,8 +1,9 @@
 """Decides what every step computes, and what follows from its result.
 
 Called by the engine between steps; plain data only: no tensors, no clock, no I/O, so that a
-simulated runner can drive it. Order is by arrival everywhere: when blocks run out the youngest
-gives its own up, computes again later, and so the oldest always gets on.
+simulated runner can drive it. Requests are admitted by arrival and by what they share with the
+cache (see `waiting`). Order is by arrival everywhere else: when blocks run out the youngest gives
+its own up, computes again later, and so the oldest always gets on.
 """
 
 from bisect import bisect_left, insort
@@ -20,6 +21,7 @@ from umbel.runtime.speculation.draft import Draft
 from umbel.runtime.speculation.drafter import Drafter
 from umbel.runtime.step import Sample, StepPlan
 from umbel.runtime.step_builder import Placement, StepBuilder
+from umbel.runtime.waiting import WaitingQueue
 
 if TYPE_CHECKING:
     from umbel.runtime.sampler import Sampled  # imports torch, which scheduling does not need
@@ -69,8 +71,8 @@ class Scheduler:
         self._cut_cost = cut_cost
         self._chunk_beside = chunk_beside
         self._drafter = drafter
-        self._waiting: list[Request] = []  # both by arrival, oldest first
-        self._running: list[Request] = []
+        self._waiting = WaitingQueue(self._num_matched)
+        self._running: list[Request] = []  # by arrival, oldest first
         self._requests: dict[int, Request] = {}  # both of them, by id
 
     @property
@@ -91,7 +93,7 @@ class Scheduler:
         request.arrival = self.counts.num_requests
         self.counts.num_requests += 1
         self._requests[request.request_id] = request
-        self._waiting.append(request)
+        self._waiting.add(request)
         try:
             request.accept_forced(self._eos_ids)
         except Exception as exc:
@@ -203,12 +205,13 @@ class Scheduler:
                 yield other
 
     def _admit(self, builder: StepBuilder) -> None:
-        if not self._waiting:
+        if not self._waiting or len(self._running) >= self._config.max_running:
             return
         num_reserved = sum(self._num_missing_blocks(request) for request in self._running)
+        self._waiting.begin_step()
         last_group = None
         while self._waiting and len(self._running) < self._config.max_running:
-            request = self._waiting[0]
+            request = self._waiting.choose()
             if builder.budget == 0 and request.group_id != last_group:
                 return  # siblings of the last one may still share its rows
             request.lease = self._cache.lease(request.namespace)
@@ -224,6 +227,9 @@ class Scheduler:
             self._place(builder, request)
             last_group = request.group_id
 
+    def _num_matched(self, request: Request) -> int:
+        return self._cache.num_matched(request.tokens, request.namespace)
+
     def _num_missing_blocks(self, request: Request) -> int:
         """Blocks that a request will ask for soon: those of its known tokens, and one to go on."""
         assert request.lease is not None
@@ -234,7 +240,7 @@ class Scheduler:
         return self._cache.num_free_blocks + self._cache.num_cached_blocks
 
     def _start(self, request: Request) -> None:
-        self._waiting.pop(0)
+        self._waiting.admit(request)
         insort(self._running, request, key=_arrival)
 
     def _preempt(self, request: Request) -> None:
@@ -245,7 +251,7 @@ class Scheduler:
         request.num_preemptions += 1
         self.counts.num_preemptions += 1
         _remove(self._running, request)
-        insort(self._waiting, request, key=_arrival)
+        self._waiting.add(request)
 
     def _accept(self, sample: Sample, choice: "Sampled") -> UmbelError | None:
         """Take a choice, unless the guesses that it was made after did not come true."""
@@ -296,7 +302,7 @@ class Scheduler:
     def _forget(self, request: Request) -> None:
         del self._requests[request.request_id]
         if request.lease is None:
-            _remove(self._waiting, request)
+            self._waiting.remove(request)
         else:
             request.lease.release()
             request.lease = None
