@@ -84,7 +84,7 @@ class StatsRecorder:
         self._scheduler = scheduler
         self._cache = cache
         self._pacer = pacer
-        self._curve = None if drafter is None else drafter.curve
+        self._drafter = drafter
         self._gauge = GaugeRecorder(costs)
         self._rows_per_step: Counter[int] = Counter()
         self._last_step = StepTimes()
@@ -103,8 +103,8 @@ class StatsRecorder:
         if is_failed:
             return
         step = self._gauge.record(plan, times)
-        if self._curve is not None:
-            self._curve.learn(step.rows, times.total_s)
+        if self._drafter is not None:
+            self._drafter.learn(plan, times.total_s)
         if self._pacer is not None:
             self._pacer.learn(step.rows, step.work.flops, times.total_s)
 

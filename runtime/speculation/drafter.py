@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from umbel.runtime.request import Request
 from umbel.runtime.speculation.draft import Draft, make_draft, may_draft
 from umbel.runtime.speculation.history import History
-from umbel.runtime.speculation.step_curve import LONGEST_DRAFT, StepCurve, worth_feeding
+from umbel.runtime.speculation.step_curve import (
+    LONGEST_DRAFT,
+    Ledger,
+    StepCurve,
+    worth_feeding,
+)
+from umbel.runtime.step import StepPlan
 
 LONGEST_PAUSE = 8  # tokens between two look-ups where none helps
 MARGIN = 1.25  # a guess must be worth this many times its row: host time, and errors of estimates
@@ -77,7 +83,8 @@ class Drafter:
     """Makes the drafts of each step; belongs to the scheduler."""
 
     def __init__(self, curve: StepCurve | None = None) -> None:
-        self.curve = curve or StepCurve()
+        self._curve = curve or StepCurve()
+        self._ledger = Ledger()
         self._tallies = {
             kind: Tally(SHARED_MEMORY, rate * FIRST_WEIGHT, FIRST_WEIGHT)
             for kind, rate in FIRST_RATES.items()
@@ -87,8 +94,11 @@ class Drafter:
         """Drafts for some of `requests`, by request id; at most `max_rows` tokens in all. Each
         request is decoding and has its newest tokens still to be computed.
         """
-        row_cost = MARGIN * self.curve.row_cost(len(requests))
+        max_rows = min(max_rows, self._curve.reach(len(requests)))
+        row_cost = MARGIN * self._curve.row_cost(len(requests))
         if max_rows < 1 or row_cost * len(requests) >= 1:  # not even a sure guess is worth a row
+            return {}
+        if not self._ledger.allows(len(requests)):
             return {}
         found = [
             (request, guess)
@@ -114,6 +124,16 @@ class Drafter:
                 drafts[request.request_id] = draft
                 max_rows -= len(draft.tokens)
         return drafts
+
+    def learn(self, plan: StepPlan, seconds: float) -> None:
+        """The plan was committed, after `seconds`, host time included."""
+        self._curve.learn(plan.num_tokens, seconds)
+        num_requests = len(plan.requests)
+        plain_s = self._curve.step_s(num_requests)
+        is_decoding = len({sample.request.request_id for sample in plan.samples}) == num_requests
+        if plan.drafts and is_decoding and plain_s is not None:
+            num_confirmed = sum(draft.num_confirmed for draft in plan.drafts)
+            self._ledger.enter(num_requests, num_requests + num_confirmed, seconds, plain_s)
 
     def settle(self, draft: Draft) -> None:
         """Learn from a draft whose step is over."""

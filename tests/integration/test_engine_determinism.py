@@ -21,7 +21,7 @@ from umbel.runtime.params import SamplingParams
 from umbel.runtime.parts import EngineParts, costs_of
 from umbel.runtime.runner import ModelRunner
 from umbel.runtime.sampler import Sampler
-from umbel.runtime.speculation.step_curve import StepCurve
+from umbel.runtime.speculation.drafter import Drafter
 from umbel.runtime.submission import Limits
 from umbel.runtime.tokenizer import Tokenizer, load_tokenizer
 
@@ -199,7 +199,7 @@ def test_speculation_changes_nothing_but_the_number_of_steps(
     options: dict[str, Any],
 ) -> None:
     # What is guessed must not depend on how busy the machine is.
-    monkeypatch.setattr(StepCurve, "learn", lambda *_: None)
+    monkeypatch.setattr(Drafter, "learn", lambda *_: None)
     params = SamplingParams(max_tokens=24, **options)
     prompts = [tokenizer.encode(text) for text in (QUOTED, STORY + "He", QUOTED + " elm")]
     with engine(decoder, tokenizer, speculate="off") as plain:
