@@ -48,8 +48,11 @@ class ByteDfa:
 def shared_columns(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint8]]:
     """The distinct columns of [S, B] rows, and which one each of the B (<= 256) is."""
     numbers: dict[bytes, int] = {}
+    content = np.ascontiguousarray(rows.T).tobytes()
+    size = len(content) // max(rows.shape[1], 1)
     column_of = [
-        numbers.setdefault(rows[:, at].tobytes(), len(numbers)) for at in range(rows.shape[1])
+        numbers.setdefault(content[at * size : (at + 1) * size], len(numbers))
+        for at in range(rows.shape[1])
     ]
     first = [column_of.index(number) for number in range(len(numbers))]
     return np.ascontiguousarray(rows[:, first]), np.array(column_of, np.uint8)

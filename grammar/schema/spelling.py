@@ -8,13 +8,13 @@ where it can be, else the
 short escape, else \\u00xx. So the same text is always the same bytes.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
-from json.encoder import encode_basestring
 
 import numpy as np
 import numpy.typing as npt
 
-from umbel.grammar.automaton import ByteDfa, minimize, shared_columns
+from umbel.grammar.automaton import ByteDfa, shared_columns
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.build import tree_dfa
 from umbel.grammar.pushdown.leaves import (
@@ -25,16 +25,23 @@ from umbel.grammar.pushdown.leaves import (
     dfa_leaf,
     override_leaf,
 )
-from umbel.grammar.regex import chardfa, languages
-from umbel.grammar.regex.chardfa import CharDfa
+from umbel.grammar.regex import languages
+from umbel.grammar.regex.chardfa import CharDfa, Partition
 from umbel.grammar.regex.parser import parse_regex
-from umbel.grammar.regex.utf8 import to_bytes
+from umbel.grammar.regex.utf8 import (
+    INVALID,
+    DecodingTree,
+    class_entry,
+    decoding_tree,
+    in_spelling,
+)
 from umbel.grammar.values.literals import spell_text
 from umbel.grammar.values.strings import Texts
 
 _SHORT = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
 _ESCAPED = (*range(0x20), 0x22, 0x5C)
-_QUOTE, _BACKSLASH = 0x22, 0x5C
+_QUOTE = 0x22
+_BEFORE, _AFTER, _FIRST_CHAR = 0, 1, 2  # states of a string
 _RAW = '[^"\\\\\\x00-\\x1f]'
 _HEX = "[0-9A-Fa-f]"
 _UNIT = (
@@ -43,7 +50,7 @@ _UNIT = (
 )
 _ANY_CHAR = f'(?:{_RAW}|\\\\(?:["\\\\/bfnrt]|{_UNIT}))'
 _MAX_PRODUCT = (
-    400  # states of a language times a length that are multiplied out; above, lengths are counted
+    100  # states of a language times a length that are multiplied out; above, lengths are counted
 )
 _LIMITS = Limits()
 
@@ -63,7 +70,7 @@ def counted_string(low: int, high: int | None) -> CountedLeaf:
     return CountedLeaf(base, _first_bytes(base.dfa, (base.dfa.run(b'"'),)), low, high)
 
 
-def _first_bytes(dfa: ByteDfa, between: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+def _first_bytes(dfa: ByteDfa, between: Iterable[int]) -> npt.NDArray[np.bool_]:
     counts = np.zeros(dfa.table.shape, bool)
     quote = dfa.byte_class[_QUOTE]
     for state in between:
@@ -109,107 +116,62 @@ def _bounded(texts: Texts) -> "DfaLeaf | CountedLeaf":
 
 @lru_cache(512)
 def language_leaf(language: CharDfa) -> DfaLeaf:
-    return dfa_leaf(minimize(spelled(to_bytes(language, _LIMITS))))
+    return dfa_leaf(_spelled(language))
 
 
 @lru_cache(256)
 def _counted_language(language: CharDfa, low: int, high: int | None) -> CountedLeaf:
-    dfa = spelled(to_bytes(language, _LIMITS))
-    return CountedLeaf(dfa_leaf(dfa), _first_bytes(dfa, _boundaries(dfa, language)), low, high)
+    dfa = _spelled(language)
+    between = range(_FIRST_CHAR, _FIRST_CHAR + len(language.table))
+    return CountedLeaf(dfa_leaf(dfa), _first_bytes(dfa, between), low, high)
 
 
-def _boundaries(dfa: ByteDfa, language: CharDfa) -> tuple[int, ...]:
-    """The states between two characters: where the automaton of characters is when one is read."""
-    samples = [
-        encode_basestring(chr(members[0][0])).encode()[1:-1]
-        for members in language.partition.members()
-    ]
-    place_of = {0: dfa.run(b'"')}
-    pending = [0]
-    while pending:
-        state = pending.pop()
-        for class_id, target in enumerate(language.table[state].tolist()):
-            if target != chardfa.DEAD and target not in place_of:
-                place_of[target] = dfa.run(samples[class_id], place_of[state])
-                pending.append(target)
-    return tuple(place_of.values())
+def _spelled(language: CharDfa) -> ByteDfa:
+    """The JSON strings of a language of decoded texts. State 0 is before the opening quote, 1 after
+    the closing one; the states of the language follow in their order.
+    """
+    inside = in_spelling(language, _spelling_tree(language.partition), _LIMITS)
+    dead = inside.dead + _FIRST_CHAR
+    # The quote's own column: it may share one with other bytes that are never raw.
+    num_columns = inside.table.shape[1]
+    byte_class = inside.byte_class.copy()
+    table = np.full((dead + 1, num_columns + 1), dead, np.int32)
+    table[_FIRST_CHAR:, :num_columns] = inside.table + _FIRST_CHAR
+    table[_FIRST_CHAR:, num_columns] = inside.table[:, byte_class[_QUOTE]] + _FIRST_CHAR
+    byte_class[_QUOTE] = num_columns
+    table[_BEFORE, num_columns] = _FIRST_CHAR
+    table[_FIRST_CHAR:][inside.accepting, num_columns] = _AFTER
+    accepting = np.zeros(dead + 1, bool)
+    accepting[_AFTER] = True
+    table, joined = shared_columns(table)
+    return ByteDfa(joined[byte_class], table, accepting)
 
 
-def spelled(dfa: ByteDfa) -> ByteDfa:
-    """The automaton of decoded UTF-8 texts to that of their JSON strings, quotes included."""
-    num_states, dead = dfa.num_states, dfa.dead
-    wide = dfa.table[:, dfa.byte_class]  # [S + 1, 256]
-    rows: list[dict[int, int]] = []  # of the states added behind the old ones
-    raw = wide[:num_states].copy()
-    raw[:, list(_ESCAPED)] = dead
-    first_new = num_states + 2  # the old states, then the start and the end
-    escapes: dict[int, dict[int, int]] = {}
-    for state, code in zip(*np.nonzero(wide[:num_states, list(_ESCAPED)] != dead), strict=True):
-        value = _ESCAPED[code]
-        escapes.setdefault(int(state), {})[value] = int(wide[state, value])
-    shared: dict[tuple[tuple[int, int], ...], int] = {}
-    for state, targets in escapes.items():
-        key = tuple(sorted(targets.items()))
-        if key not in shared:
-            shared[key] = _add_escapes(rows, first_new, targets)
-        raw[state, _BACKSLASH] = shared[key]
-    start, end = num_states, num_states + 1
-    total = first_new + len(rows)
-    table = np.full((total + 1, 256), total, np.int32)
-    table[:num_states] = np.where(raw == dead, total, raw)
-    table[:num_states][dfa.accepting[:num_states], _QUOTE] = end
-    table[start, _QUOTE] = 0
-    for at, row in enumerate(rows):
-        for value, target in row.items():
-            table[first_new + at, value] = target
-    return _started(table, start, end)
+@lru_cache(256)
+def _spelling_tree(partition: Partition) -> DecodingTree:
+    """Characters as JSON spells them: raw in UTF-8 where they can be, else escaped."""
+    rows = list(decoding_tree(partition).rows)
+    root = rows[0] = rows[0].copy()
+    root[list(_ESCAPED)] = INVALID
 
+    def node() -> int:
+        rows.append(np.full(256, INVALID, np.int32))
+        return len(rows) - 1
 
-def _add_escapes(rows: list[dict[int, int]], first_new: int, targets: dict[int, int]) -> int:
-    """States that read what follows a backslash; returns the first."""
-    entry: dict[int, int] = {}
-    rows.append(entry)
-    number = first_new + len(rows) - 1
-    long = {code: target for code, target in targets.items() if code not in _SHORT}
-    for code, target in targets.items():
-        if code in _SHORT:
-            entry[ord(_SHORT[code])] = target
-    if long:
-        chain = [entry]
-        for value in b"u00":
-            row: dict[int, int] = {}
-            rows.append(row)
-            chain[-1][value] = first_new + len(rows) - 1
-            chain.append(row)
-        for digit in {code >> 4 for code in long}:
-            row = {}
-            rows.append(row)
-            chain[-1][ord(f"{digit:x}")] = first_new + len(rows) - 1
-            for code, target in long.items():
-                if code >> 4 == digit:
-                    row[ord(f"{code & 15:x}")] = target
-    return number
+    def child(at: int, char: str) -> int:
+        if rows[at][ord(char)] == INVALID:
+            rows[at][ord(char)] = node()
+        return int(rows[at][ord(char)])
 
-
-def _started(table: npt.NDArray[np.int32], start: int, end: int) -> ByteDfa:
-    """Put the start first and leave out what the start does not reach."""
-    total = len(table) - 1
-    reached, pending = {start}, [start]
-    order = [start]
-    while pending:
-        for target in set(table[pending.pop()].tolist()):
-            if target != total and target not in reached:
-                reached.add(target)
-                pending.append(target)
-                order.append(target)
-    number = np.full(total + 1, len(order), np.int32)
-    number[order] = np.arange(len(order), dtype=np.int32)
-    kept = number[table[[*order, total]]]
-    columns, byte_class = shared_columns(kept)
-    accepting = np.zeros(len(order) + 1, bool)
-    if end in reached:
-        accepting[number[end]] = True
-    return ByteDfa(byte_class, columns.astype(np.int32), accepting)
+    for code in _ESCAPED:
+        class_id = partition.class_of(code)
+        if class_id >= 0:
+            at = child(0, "\\")
+            spelling = _SHORT.get(code) or f"u{code:04x}"
+            for char in spelling[:-1]:
+                at = child(at, char)
+            rows[at][ord(spelling[-1])] = class_entry(class_id)
+    return DecodingTree(np.array(rows))
 
 
 @lru_cache(512)
