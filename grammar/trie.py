@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int32]
+_THIN_LEVEL = 300  # nodes
 
 
 class TokenTrie:
@@ -18,7 +19,8 @@ class TokenTrie:
 
     byte: [N] uint8, the byte on the edge into a node; parent: [N] int64 (the root's is itself).
     child_start, child_count: [N] int32. num_below: [N] int64, nodes of the subtree without its top.
-    level_start: the first node of each level, and N at the end.
+    level_start: the first node of each level, and N at the end. num_wide_levels: the levels from
+    that number on have few nodes each.
     token_start: [N + 1] int32 and token_ids: the ids of the tokens that end at node n are
     `token_ids[token_start[n]:token_start[n + 1]]` (several when tokens have equal bytes);
     token_node: the node of each entry of token_ids.
@@ -32,6 +34,7 @@ class TokenTrie:
         "max_token_len",
         "num_below",
         "num_nodes",
+        "num_wide_levels",
         "parent",
         "token_count",
         "token_ids",
@@ -49,6 +52,8 @@ class TokenTrie:
         self.parent = np.concatenate([np.zeros(1, np.int64), *(parents for _, parents in levels)])
         sizes = [1, *(len(bytes_) for bytes_, _ in levels)]
         self.level_start: list[int] = [0, *np.cumsum(sizes).tolist()]
+        wide = [level for level, size in enumerate(sizes) if size >= _THIN_LEVEL]
+        self.num_wide_levels = max(wide, default=0) + 1
         self.child_count = np.bincount(self.parent[1:], minlength=self.num_nodes).astype(np.int32)
         self.child_start = (np.cumsum(self.child_count) - self.child_count + 1).astype(np.int32)
         counts = np.zeros(self.num_nodes + 1, np.int64)

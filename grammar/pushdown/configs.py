@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from umbel.grammar.errors import UnsupportedGrammar
-from umbel.grammar.pushdown.masks import Mask
-from umbel.grammar.pushdown.reading import DEAD
+from umbel.grammar.pushdown.reading import DEAD, Mask
 from umbel.grammar.pushdown.rules import UNREACHABLE, RuleState
 from umbel.grammar.pushdown.space import ReadingSpace
 from umbel.grammar.pushdown.stacks import MAX_THREADS, Stacks, Thread, Threads, step_threads
@@ -168,15 +167,16 @@ def _step_text(threads: Collection[Thread], text: bytes) -> Threads:
 def _step_single(thread: Thread, text: bytes) -> Threads:
     """As `_step_text`, quicker as long as the text stays inside one leaf."""
     reader, state, follow = thread
-    step, tag = reader.step, reader.tag
-    for at, value in enumerate(text):
-        if tag(state) >= 0:
-            return _step_text(((reader, state, follow),), text[at:])
-        state = step(state, value)
-        if state == DEAD:
-            return {}
-        follow = follow.after(value)
-    return {(reader, state, follow): None}
+    state, at = reader.run(state, text)
+    if state == DEAD:
+        return {}
+    if at == len(text):
+        if follow.is_recorded:
+            follow = follow.after_text(text)
+        return {(reader, state, follow): None}
+    if follow.is_recorded:
+        follow = follow.after_text(text[:at])
+    return _step_text(((reader, state, follow),), text[at:])
 
 
 def _step_special(threads: Iterable[Thread], token_id: int) -> Threads:

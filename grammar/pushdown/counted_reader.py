@@ -16,17 +16,20 @@ import numpy.typing as npt
 from umbel.grammar.pushdown.count_table import CountTable
 from umbel.grammar.pushdown.dfa_reader import DfaReader
 from umbel.grammar.pushdown.leaves import NO_TAG, CountedLeaf
-from umbel.grammar.pushdown.reading import DEAD, Exits, Reading, reading_of, united
+from umbel.grammar.pushdown.reading import DEAD, Exits, Reading, reading_of, run_bytes, united
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.rules import UNREACHABLE
 from umbel.grammar.pushdown.sweep import StateArray, sweep
 
 if TYPE_CHECKING:
+    from umbel.grammar.pushdown.residual import ResidualSpace
     from umbel.grammar.vocabulary import Vocabulary
 
 _WIDE_RESIDUAL = 1_000
 _MAX_KEPT = 20_000
 _NO_BOUND = 2**30
+_LONG = 20  # bytes; the few longer tokens are looked at one by one
+_MAX_REMOVED = 64  # of them that are taken from a row
 # How sweeps pack (state, items): a token is shorter than 2**11 items, an automaton smaller than
 # 2**20 states.
 _STATE_BITS = 20
@@ -59,6 +62,7 @@ class CountedBase:
         self._counts_list: list[list[bool]] = leaf.counts.tolist()
         flat = np.where(dfa.table == dfa.dead, DEAD, dfa.table).reshape(-1)
         self._flat = flat.astype(np.int32)
+        self._item_counts = leaf.counts.reshape(-1).astype(np.int16)
         self._counts_flat = leaf.counts.reshape(-1).astype(np.int32) << _STATE_BITS
         self._column_of = dfa.byte_class.astype(np.int32)
         self._leaf = leaf
@@ -66,6 +70,9 @@ class CountedBase:
         self._found: dict[tuple[int, Residual], _Found] = {}
         self.memo: dict[tuple[int, int, int, Residual], Reading] = {}
         self.table = self.table_for(None)
+        self._spare = self._most_needed()
+        self._long: dict[int, tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]] = {}
+        self._without: dict[tuple[int, tuple[int, ...]], Reading] = {}
 
     def table_for(self, tag: int | None) -> CountTable:
         found = self._tables.get(tag)
@@ -85,6 +92,10 @@ class CountedBase:
 
     def read(self, state: int, need: int, room: int, residual: Residual) -> Reading:
         """`need` items at least and `room` at most are still to be started."""
+        if need <= 0:
+            unbounded = self._read_unbounded(state, room, residual)
+            if unbounded is not None:
+                return unbounded
         found = self.found(state, residual)
         table = self.table
         # Exact: see CountTable. Beyond these, all windows [need, room] of the same shape are alike.
@@ -100,6 +111,68 @@ class CountedBase:
                 self.memo.clear()
             self.memo[key] = reading
         return reading
+
+    def _read_unbounded(self, state: int, room: int, residual: Residual) -> Reading | None:
+        """The automaton's own reading, where a token could only be too long. None: not so simple.
+
+        Most steps are of this kind; their rows are shared by all bounds.
+        """
+        spare = self._spare
+        if room < _LONG + spare:
+            return None
+        if room >= self.vocabulary.trie.max_token_len + spare:
+            return self.reader.read(state, residual)
+        if residual is not residual.space.root:
+            return None
+        ids, items, most_at_exit = self._long_tokens(state)
+        if most_at_exit > room:
+            return None
+        reading = self.reader.read(state, residual)
+        removed = tuple(ids[items > room].tolist())
+        if not removed:
+            return reading
+        if len(removed) > _MAX_REMOVED or reading.row is None:
+            return None
+        key = (state, removed)
+        found = self._without.get(key)
+        if found is None:
+            if len(self._without) >= _MAX_KEPT:
+                self._without.clear()
+            found = Reading(reading.row, reading.ids, reading.exits, removed)
+            self._without[key] = found
+        return found
+
+    def _most_needed(self) -> int:
+        """The items that any state may need to be completed; more than any bound if some cannot."""
+        if self.reader.has_gaps:
+            return _NO_BOUND * 2
+        live = range(self.num_states - 1)
+        return min(max((self.table.first(q, 0) for q in live), default=0), _NO_BOUND * 2)
+
+    def _long_tokens(self, state: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], int]:
+        """Of the tokens beyond `_LONG` bytes that the automaton reads: ids, the items that each
+        takes until the text is complete, and the most items at an exit inside any of them.
+        """
+        known = self._long.get(state)
+        if known is None:
+            ids, texts, lengths = self.vocabulary.readings.long_tokens(_LONG)
+            codes = np.full(len(ids), state, np.int32)
+            tags, most_at_exit = self._leaf.base.tags, 0
+            for at in range(texts.shape[1]):
+                alive = np.flatnonzero((codes >= 0) & (lengths > at))
+                if not len(alive):
+                    break
+                codes[alive] = self._advance(codes[alive], texts[alive, at])
+                inside = alive[lengths[alive] > at + 1]
+                exits = codes[inside][(codes[inside] >= 0)]
+                exits = exits[tags[exits & _STATE_MASK] >= 0]
+                most_at_exit = max(most_at_exit, int(exits.max(initial=0)) >> _STATE_BITS)
+            read = codes >= 0
+            ids, ends = ids[read], codes[read]
+            firsts = [self.table.first(q, 0) for q in (ends & _STATE_MASK).tolist()]
+            items = (ends >> _STATE_BITS) + np.array(firsts, np.int32).reshape(-1)
+            known = self._long[state] = (ids, items, most_at_exit)
+        return known
 
     def allowed(self, found: _Found, need: int, room: int) -> npt.NDArray[np.bool_]:
         """Which of the distinct (state, items) can be completed."""
@@ -136,21 +209,19 @@ class CountedBase:
         exits: list[tuple[int, int, Residual]] = []
         if tags[state] >= 0:
             exits.append((int(tags[state]), 0, residual))
-        if residual.num_below > _WIDE_RESIDUAL:
+        if residual is space.root:
+            ids, dense = self._sweep_all(state, residual, exits)
+        elif residual.num_below > _WIDE_RESIDUAL:
             nodes, codes = sweep(residual, state, self._advance)
-            tagged = tags[codes & _STATE_MASK]
-            at = np.flatnonzero(tagged >= 0)
-            kinds = (codes[at] >> _STATE_BITS) * len(tags) + tagged[at]
-            for kind in set(kinds.tolist()):
-                rest = space.below_all(nodes[at[kinds == kind]])
-                if rest is not None:
-                    exits.append((kind % len(tags), kind // len(tags), rest))
+            at = np.flatnonzero(tags[codes & _STATE_MASK] >= 0)
+            states = codes[at] & _STATE_MASK
+            self._add_exits(exits, space, nodes[at], states, codes[at] >> _STATE_BITS)
             ids, ends = space.ends_of(nodes, codes)
-            codes = ends.astype(np.int32)
+            dense = self._dense_codes(ends)
         else:
             ids, codes = self._walk(state, residual, exits)
+            dense = self._dense_codes(codes)
         # Numbered by marking: sorting tens of thousands of codes would take ten times as long.
-        dense = (codes >> _STATE_BITS) * self.num_states + (codes & _STATE_MASK)
         is_used = np.zeros(int(dense.max(initial=0)) + 1, bool)
         is_used[dense] = True
         numbers = np.cumsum(is_used) - 1
@@ -158,6 +229,45 @@ class CountedBase:
         pairs = [(code % self.num_states, code // self.num_states) for code in used]
         most = max([items for _, items in pairs] + [items for _, items, _ in exits], default=0)
         return _Found(ids, pairs, numbers[dense], tuple(exits), most)
+
+    def _dense_codes(self, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+        dense: npt.NDArray[np.integer] = (codes >> _STATE_BITS) * self.num_states
+        dense += codes & _STATE_MASK
+        return dense
+
+    def _sweep_all(
+        self, state: int, root: Residual, exits: list[tuple[int, int, Residual]]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.integer]]:
+        """All tokens: the ids that are read, and items * num_states + state after each."""
+        space = root.space
+        trie, table = space.trie, self.reader.dense_table(root)
+        found, items = table.sweep_counted(state, self._item_counts)
+        inner = space.inner_nodes
+        states = found[inner] // table.num_columns
+        tagged = np.flatnonzero(self._leaf.base.tags[states] >= 0)
+        tagged = tagged[inner[tagged] > 0]  # the start is added by itself
+        nodes = inner[tagged]
+        self._add_exits(exits, space, nodes, states[tagged], items[nodes])
+        at = found[trie.token_node]
+        alive = np.flatnonzero(at != table.dead)
+        ends = items[trie.token_node[alive]].astype(np.int64) * self.num_states
+        ends += at[alive] // table.num_columns
+        return trie.token_ids[alive], ends
+
+    def _add_exits(
+        self,
+        exits: list[tuple[int, int, Residual]],
+        space: "ResidualSpace",
+        nodes: npt.NDArray[np.integer],
+        states: npt.NDArray[np.integer],
+        items: npt.NDArray[np.integer],
+    ) -> None:
+        num_tags = self._leaf.num_tags
+        kinds = items.astype(np.int64) * num_tags + self._leaf.base.tags[states]
+        for kind in set(kinds.tolist()):
+            rest = space.below_all(nodes[kinds == kind])
+            if rest is not None:
+                exits.append((kind % num_tags, kind // num_tags, rest))
 
     def _advance(self, codes: StateArray, values: npt.NDArray[np.uint8]) -> StateArray:
         states = codes & _STATE_MASK
@@ -231,6 +341,9 @@ class CountedReader:
         if items > self._high or not self._is_possible(target, items):
             return DEAD
         return self._joined(target, items)
+
+    def run(self, state: int, text: bytes) -> tuple[int, int]:
+        return run_bytes(self, state, text)
 
     def tag(self, state: int) -> int:
         items, at = divmod(state, self._base.num_states)

@@ -65,6 +65,16 @@ class DfaReader:
     def step(self, state: int, value: int) -> int:
         return (self._moves[state] or self.moves(state)).get(value, DEAD)
 
+    def run(self, state: int, text: bytes) -> tuple[int, int]:
+        moves, tags = self._moves, self.tags
+        for at, value in enumerate(text):
+            if tags[state] >= 0:
+                return state, at
+            state = (moves[state] or self.moves(state)).get(value, DEAD)
+            if state == DEAD:
+                return DEAD, at
+        return state, len(text)
+
     def tag(self, state: int) -> int:
         return self.tags[state]
 
@@ -132,21 +142,25 @@ class DfaReader:
         alive = ~self._is_dead(state, root.nodes)
         return int(trie.num_below[root.nodes[alive]].sum()) * _DENSE_PART > trie.num_nodes
 
+    def dense_table(self, root: Residual) -> DenseTable:
+        if self._dense is None:
+            self._dense = DenseTable(self._dfa, root.space)
+        return self._dense
+
     def _read_all(self, state: int, root: Residual) -> Reading:
         space = root.space
-        dense = self._dense
-        if dense is None:
-            dense = self._dense = DenseTable(self._dfa, space)
-            is_live = np.ones(len(self.tags), bool) if self._live is None else self._live.copy()
-            is_live[-1] = False
-            self._live_at = np.repeat(is_live, dense.num_columns)
-            self._tagged_at = np.repeat(self._tag_array >= 0, dense.num_columns)
+        dense = self.dense_table(root)
         at = dense.sweep(state)
-        bits = self._live_at[at[space.node_of_token]]
+        at_tokens = at[space.node_of_token]
+        if self._live is None:
+            bits = at_tokens != dense.dead
+        else:
+            bits = self._live[at_tokens // dense.num_columns]
         row = np.packbits(bits, bitorder="little").view(np.uint32)
-        inner = space.inner_nodes
-        nodes = inner[self._tagged_at[at[inner]]]
-        nodes = nodes[1:] if len(nodes) and nodes[0] == 0 else nodes  # the start is added by itself
+        is_tagged = np.zeros(len(at), bool)
+        for tagged in np.flatnonzero(self._tag_array >= 0).tolist():
+            is_tagged |= at == tagged * dense.num_columns
+        nodes = np.flatnonzero(is_tagged[1:-1] & space.is_inner[1:]) + 1
         states = (at[nodes] // dense.num_columns).astype(np.int32)
         return Reading(row, (), self._exits(state, root, nodes, states))
 

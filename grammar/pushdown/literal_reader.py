@@ -7,14 +7,14 @@ its sorting.
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
-from itertools import count
+from itertools import count, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from umbel.grammar.pushdown.leaves import NO_TAG, LiteralLeaf
-from umbel.grammar.pushdown.reading import DEAD, Exits, Reading, reading_of, united
+from umbel.grammar.pushdown.reading import DEAD, Exits, Reading, reading_of, run_bytes, united
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.rules import UNREACHABLE
 
@@ -31,6 +31,7 @@ class LiteralTrie:
     def __init__(self, literals: tuple[tuple[bytes, int], ...]) -> None:
         self.texts = [text for text, _ in literals]
         self.tags = [tag for _, tag in literals]
+        self.has_prefixes = any(b.startswith(a) for a, b in pairwise(self.texts))
         self._fresh = count(1)
         self._numbers = {(0, len(literals), 0): 0}  # (first literal, end, depth) -> node
         self._ranges = {0: (0, len(literals), 0)}
@@ -68,6 +69,36 @@ class LiteralTrie:
         if first == end or not texts[first].startswith(wanted):
             return None
         return self._node(first, self._stop(first, end, depth), depth + 1)
+
+    def descendant(self, node: int, text: bytes) -> tuple[int, int] | None:
+        """The node that a text leads to, or the literal that ends on the way, and the bytes read.
+
+        Only where no literal is a prefix of another.
+        """
+        first, end, depth = self._ranges[node]
+        texts = self.texts
+        literal = texts[first]
+        if end - first == 1:
+            if literal.startswith(text, depth):
+                return self._node(first, end, depth + len(text)), len(text)
+            if text.startswith(literal[depth:]):
+                return self._node(first, end, len(literal)), len(literal) - depth
+            return None
+        wanted = literal[:depth] + text
+        at = bisect_left(texts, wanted, first, end)
+        if at < end and texts[at].startswith(wanted):
+            return self._node(at, self._end_of(wanted, at, end), len(wanted)), len(text)
+        # No literal goes on after the text; the one before is the one that may end within it.
+        if at > first and wanted.startswith(texts[at - 1]):
+            size = len(texts[at - 1])
+            return self._node(at - 1, at, size), size - depth
+        return None
+
+    def _end_of(self, prefix: bytes, first: int, end: int) -> int:
+        """The end of the literals that share the prefix with the first one."""
+        if self.texts[end - 1].startswith(prefix):
+            return end
+        return bisect_left(self.texts, prefix[:-1] + bytes([prefix[-1] + 1]), first, end)
 
     def children(self, node: int) -> dict[int, int]:
         found = self._children.get(node)
@@ -122,6 +153,13 @@ class LiteralReader:
     def step(self, state: int, value: int) -> int:
         target = self._trie.child(state, value)
         return DEAD if target is None else target
+
+    def run(self, state: int, text: bytes) -> tuple[int, int]:
+        trie = self._trie
+        if trie.has_prefixes:
+            return run_bytes(self, state, text)
+        found = trie.descendant(state, text)
+        return (DEAD, 0) if found is None else found
 
     def next_bytes(self, state: int) -> Iterable[int]:
         return self._trie.children(state)

@@ -9,10 +9,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from umbel.grammar.errors import UnsupportedGrammar
-from umbel.grammar.pushdown.reading import MaskRow, Reading
+from umbel.grammar.pushdown.reading import (
+    EMPTY_READING,
+    Mask,
+    MaskRow,
+    Reading,
+    SparseRow,
+)
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.space import ReadingSpace
 from umbel.grammar.pushdown.stacks import Thread
@@ -20,11 +25,6 @@ from umbel.grammar.pushdown.token_reader import TokenReader
 
 if TYPE_CHECKING:
     from umbel.grammar.pushdown.configs import Config, Configs
-
-# A mask is a row, or (numbers, values) of its words that are not zero: written as fast, and much
-# smaller.
-SparseRow = tuple[npt.NDArray[np.int64], MaskRow]
-Mask = MaskRow | SparseRow
 
 _MAX_SPARSE = 96  # token ids
 _MAX_WORK = 200_000  # readings for one mask: a second or so
@@ -39,54 +39,53 @@ def fill_row(mask: Mask, row: MaskRow) -> None:
 
 
 def make_mask(configs: "Configs", config: "Config", space: ReadingSpace) -> Mask:
-    """The tokens allowed next, and the EOS ids if the text may end."""
-    pieces, ids, doubtful = collect(config.threads, space.root)
-    if doubtful:
-        ids += [i for i in _ids_of(doubtful) if configs.allows(config, i)]
-    if config.can_end:
-        ids += space.vocabulary.eos_ids
-    if not pieces:
-        return _sparse(ids, space)
-    if len(pieces) == 1 and not ids and not pieces[0].removed:
-        assert pieces[0].row is not None
-        return pieces[0].row
-    key = (tuple(sorted(map(id, pieces))), tuple(ids))
-    row = space.kept_row(key)
-    if row is None:
-        row = space.keep_row(key, pieces, _combined(pieces, ids, space))
-    return row
+    """The tokens allowed next, and the EOS ids if the text may end.
 
-
-def collect(
-    threads: Iterable[Thread], root: Residual
-) -> tuple[list[Reading], list[int], list[Reading]]:
-    """Readings with rows, single ids, and readings that `RecordedFollow.open` may have made too
-    wide.
+    Masks of the same readings are one, in whatever grammars: kept by the identities of these.
     """
+    found, doubtful = collect(config.threads, space.root)
+    more = [i for i in _ids_of(doubtful) if configs.allows(config, i)] if doubtful else []
+    if config.can_end:
+        more += space.vocabulary.eos_ids
+    if len(found) == 1 and not more:
+        only = found[0]
+        if only.row is not None and not only.ids and not only.removed:
+            return only.row
+    key = (frozenset(map(id, found)), tuple(more) if doubtful else config.can_end)
+    mask = space.kept_mask(key)
+    if mask is None:
+        mask = space.keep_mask(key, found, _joined(found, more, space))
+    return mask
+
+
+def collect(threads: Iterable[Thread], root: Residual) -> tuple[list[Reading], list[Reading]]:
+    """Readings that hold tokens, and those that `RecordedFollow.open` may have made too wide."""
     # The last entry counts the recorded texts that ended within the token: what the second of them
     # may be depends on the first.
     given = with_specials(threads) if root is root.space.root else threads
     work = [(reader, state, follow, root, 0) for reader, state, follow in given]
     seen = set(work)
-    pieces: list[Reading] = []
-    ids: list[int] = []
+    found: dict[Reading, None] = {}
     doubtful: list[Reading] = []
     for reader, state, follow, rest, num_recorded in work:
         reading = reader.read(state, rest)
-        records = follow.open is not follow
-        if num_recorded and (records or num_recorded > 1):
-            doubtful.append(reading)
-        else:
-            if reading.row is not None and reading not in pieces:
-                pieces.append(reading)
-            if reading.ids:
-                ids += reading.ids
+        if reading is EMPTY_READING:
+            continue
+        is_recorded = follow.is_recorded
+        if reading.row is not None or reading.ids:
+            if num_recorded and (is_recorded or num_recorded > 1):
+                doubtful.append(reading)
+            else:
+                found[reading] = None
         if not reading.exits:
             continue
-        opened = follow.open
+        if is_recorded:
+            follow = follow.open
+            num_recorded += 1
         for tag, behind in reading.exits:
-            for reader2, state2, follow2 in opened[tag].heads:
-                item = (reader2, state2, follow2, behind, num_recorded + records)
+            stack = follow[tag]
+            for reader2, state2, follow2 in (stack.closure or stack.close())[0]:
+                item = (reader2, state2, follow2, behind, num_recorded)
                 if item not in seen:
                     seen.add(item)
                     work.append(item)
@@ -95,7 +94,7 @@ def collect(
                 f"a mask needs more than {_MAX_WORK} readings; make the grammar less ambiguous",
                 keyword="ambiguity",
             )
-    return pieces, ids, doubtful
+    return list(found), doubtful
 
 
 def with_specials(threads: Iterable[Thread]) -> list[Thread]:
@@ -113,18 +112,24 @@ def with_specials(threads: Iterable[Thread]) -> list[Thread]:
 
 def has_any(threads: Iterable[Thread], rest: Residual) -> bool:
     """Whether some token of a rest is allowed."""
-    pieces, ids, doubtful = collect(threads, rest)
-    return bool(pieces or ids or any(r.row is not None or r.ids for r in doubtful))
+    found, doubtful = collect(threads, rest)
+    return bool(found or doubtful)
 
 
-def _combined(pieces: list[Reading], ids: list[int], space: ReadingSpace) -> MaskRow:
+def _joined(found: list[Reading], more: list[int], space: ReadingSpace) -> Mask:
+    ids = list(more)
+    for reading in found:
+        ids += reading.ids
+    pieces = [reading for reading in found if reading.row is not None]
+    if not pieces:
+        return _sparse(ids, space)
     row = _row_of(pieces[0])
     for piece in pieces[1:]:
         assert piece.row is not None
         row |= _row_of(piece) if piece.removed else piece.row
     if len(ids) > _MAX_SPARSE:
         row |= space.vocabulary.pack(np.array(ids))
-    else:
+    elif ids:
         words, values = _words(ids)
         row[words] |= values
     return row

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from umbel.grammar.vocabulary import Vocabulary
 
 MaskRow = npt.NDArray[np.uint32]
+# A mask is a row, or (numbers, values) of its words that are not zero: written as fast, and much
+# smaller.
+SparseRow = tuple[npt.NDArray[np.int64], MaskRow]
+Mask = MaskRow | SparseRow
 DEAD = -1  # the state after a byte that a leaf does not allow
 _MAX_SMALL = 64  # token ids kept one by one; more are a mask row
 
@@ -60,6 +64,18 @@ def reading_of(
     return Reading(None, small, exits)
 
 
+def run_bytes(reader: "Reader", state: int, text: bytes) -> tuple[int, int]:
+    """`Reader.run`, byte by byte."""
+    step, tag = reader.step, reader.tag
+    for at, value in enumerate(text):
+        if tag(state) >= 0:
+            return state, at
+        state = step(state, value)
+        if state == DEAD:
+            return DEAD, at
+    return state, len(text)
+
+
 class Reader(Protocol):
     """A leaf bound to a vocabulary. States are integers; `DEAD` is none of them.
 
@@ -76,6 +92,9 @@ class Reader(Protocol):
 
     def step(self, state: int, value: int) -> int:
         """The state after a byte, or DEAD."""
+
+    def run(self, state: int, text: bytes) -> tuple[int, int]:
+        """The state after so many bytes of a text: up to where the leaf may end, DEAD or all."""
 
     def tag(self, state: int) -> int:
         """The tag if a text may end here, else NO_TAG."""

@@ -33,7 +33,7 @@ class Residual:
     num_below: trie nodes of all rests together, a measure of what a walk costs.
     """
 
-    __slots__ = ("_nodes", "_parent", "edges", "num_below", "paths", "space")
+    __slots__ = ("_nodes", "_parent", "edges", "ends", "num_below", "paths", "space")
 
     def __init__(
         self, space: "ResidualSpace", nodes: NodeArray | None, parent: int, num_below: int
@@ -44,6 +44,7 @@ class Residual:
         self.num_below = num_below
         # byte -> Edge, or the trie nodes it will be made of when first asked for
         self.paths: dict[bytes, Path] = {}
+        self.ends: dict[bytes, Edge | None] = {}
         self.edges: dict[int, Edge | int | NodeArray] = {}
 
     @property
@@ -88,6 +89,20 @@ class Residual:
         found = self.paths[text] = (ids, rest)
         return found
 
+    def end_of(self, text: bytes) -> Edge | None:
+        """The edge of the last byte of `text`, read from here; kept in `ends`."""
+        rest: Residual | None = self
+        edge: Edge | None = None
+        for value in text:
+            edge = None if rest is None else rest.edge(value)
+            if edge is None:
+                break
+            rest = edge[1]
+        if len(self.ends) >= _MAX_PATHS:
+            self.ends.clear()
+        self.ends[text] = edge
+        return edge
+
     def edge(self, value: int) -> Edge | None:
         """The edge of one byte; None when no rest goes on with it."""
         pending = (self.edges or self.fill_edges()).get(value)
@@ -121,7 +136,8 @@ class ResidualSpace:
         # by it.
         self.node_of_token = np.full(vocabulary.num_words * 32, -1, np.int64)
         self.node_of_token[trie.token_ids] = trie.token_node
-        self.inner_nodes = np.flatnonzero(trie.child_count)
+        self.is_inner = trie.child_count > 0  # [N]
+        self.inner_nodes = np.flatnonzero(self.is_inner)
         self._has_doubles = bool((trie.token_count > 1).any())
         self._by_node: dict[int, Residual] = {}
         self._by_content: dict[bytes, Residual] = {}

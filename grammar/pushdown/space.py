@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from umbel.grammar.pushdown.counted_reader import CountedBase, CountedReader
 from umbel.grammar.pushdown.dfa_reader import DfaReader
@@ -21,7 +22,7 @@ from umbel.grammar.pushdown.leaves import (
 )
 from umbel.grammar.pushdown.literal_reader import LiteralReader
 from umbel.grammar.pushdown.override_reader import OverrideReader
-from umbel.grammar.pushdown.reading import MaskRow, Reader
+from umbel.grammar.pushdown.reading import Mask, Reader
 from umbel.grammar.pushdown.residual import ResidualSpace
 from umbel.grammar.pushdown.rules import UNREACHABLE
 from umbel.grammar.pushdown.token_reader import TokenReader
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _MAX_READERS = 1_500  # the least recently bound go first; grammars keep their own
 _MAX_ROW_BYTES = 32 * 2**20
+_MAX_SPARSE_ROWS = 10_000  # about 1 kB each
 # Bytes that no UTF-8 text holds: a vocabulary without tokens for them lacks nothing.
 _NEVER_IN_TEXT = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
 # Control characters, and the lead bytes of planes without characters: many vocabularies lack some
@@ -51,8 +53,12 @@ class ReadingSpace(ResidualSpace):
         self.is_ordinary = missing <= _RARE
         self._readers: OrderedDict[bytes, Reader] = OrderedDict()
         self._bases: OrderedDict[bytes, CountedBase] = OrderedDict()
-        self._rows: OrderedDict[object, tuple[object, MaskRow]] = OrderedDict()
+        self._rows: OrderedDict[object, tuple[object, Mask]] = OrderedDict()
+        self._sparse_rows: OrderedDict[object, tuple[object, Mask]] = OrderedDict()
         self._max_rows = max(16, _MAX_ROW_BYTES // (4 * vocabulary.num_words))
+        self._long_tokens: dict[
+            int, tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[np.int32]]
+        ] = {}
         self._lock = threading.RLock()
 
     def reader(self, leaf: Leaf) -> Reader:
@@ -111,16 +117,35 @@ class ReadingSpace(ResidualSpace):
             return 0
         return 0 if self.leaf_cost(leaf, tag) < UNREACHABLE else UNREACHABLE
 
-    def kept_row(self, key: object) -> MaskRow | None:
-        found = self._rows.get(key)
+    def long_tokens(
+        self, length: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+        """The tokens of more than `length` bytes: ids [L], bytes [L, longest], lengths [L]."""
+        found = self._long_tokens.get(length)
+        if found is None:
+            texts = self.vocabulary.ids_by_bytes
+            long = [(text, i) for text, ids in texts.items() if len(text) > length for i in ids]
+            width = max((len(text) for text, _ in long), default=0)
+            padded = b"".join(text.ljust(width, b"\0") for text, _ in long)
+            found = self._long_tokens[length] = (
+                np.array([i for _, i in long], np.int32),
+                np.frombuffer(padded, np.uint8).reshape(len(long), width),
+                np.array([len(text) for text, _ in long], np.int32),
+            )
+        return found
+
+    def kept_mask(self, key: object) -> Mask | None:
+        found = self._rows.get(key) or self._sparse_rows.get(key)
         return None if found is None else found[1]
 
-    def keep_row(self, key: object, parts: object, row: MaskRow) -> MaskRow:
-        """Keep a row under a key made of identities; `parts` are the objects, which must stay
-        alive.
+    def keep_mask(self, key: object, parts: object, mask: Mask) -> Mask:
+        """Keep a mask under a key made of identities; `parts` are the objects, which must stay
+        alive. The oldest ones go first.
         """
+        is_sparse = isinstance(mask, tuple)
+        kept = self._sparse_rows if is_sparse else self._rows
         with self._lock:
-            self._rows[key] = (parts, row)
-            if len(self._rows) > self._max_rows:
-                self._rows.popitem(last=False)
-        return row
+            kept[key] = (parts, mask)
+            if len(kept) > (_MAX_SPARSE_ROWS if is_sparse else self._max_rows):
+                kept.popitem(last=False)
+        return mask

@@ -33,6 +33,8 @@ class Follow(dict[int, "Stack"]):
 
     __slots__ = ("_below", "_follow", "_stacks", "closing")
 
+    is_recorded = False
+
     def __init__(
         self,
         stacks: "Stacks",
@@ -48,11 +50,9 @@ class Follow(dict[int, "Stack"]):
     def __missing__(self, tag: int) -> "Stack":
         return self.setdefault(tag, self._stacks.push(self._follow(tag), self._below))
 
-    def __hash__(self) -> int:  # type: ignore[override]  # unlike a dict, it is compared by identity
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    # Unlike a dict, it is compared by identity: quickly, since threads are looked up all the time.
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
 
     @property
     def open(self) -> "Follow":
@@ -63,11 +63,19 @@ class Follow(dict[int, "Stack"]):
         """The follow of the thread when the leaf has read one more byte."""
         return self
 
+    def after_text(self, text: bytes) -> "Follow":
+        found = self
+        for value in text:
+            found = found.after(value)
+        return found
+
 
 class RecordedFollow(Follow):
     """Where tags lead depends on the text that the leaf has read, which is a part of the thread."""
 
     __slots__ = ("_later", "_open", "_recorded", "text")
+
+    is_recorded = True
 
     def __init__(
         self, stacks: "Stacks", below: "Stack", head: RecordedHead, text: bytes, open_: Follow
@@ -94,13 +102,13 @@ class RecordedFollow(Follow):
 class Stack:
     """A state on top of another stack; the bottom has no state. Made by `Stacks.push` only."""
 
-    __slots__ = ("_closure", "_stacks", "below", "cost", "first_steps", "fixed_follow", "state")
+    __slots__ = ("_stacks", "below", "closure", "cost", "first_steps", "fixed_follow", "state")
 
     def __init__(self, stacks: "Stacks", state: RuleState | None, below: "Stack | None") -> None:
         self._stacks = stacks
         self.state = state
         self.below = below
-        self._closure: tuple[tuple[Thread, ...], bool] | None = None
+        self.closure: tuple[tuple[Thread, ...], bool] | None = None  # what `close` has found
         self.fixed_follow: Follow | None = None  # of the heads whose only tag leads here
         self.first_steps: dict[int, Threads] = {}  # byte -> threads after it
         self.cost: int | None = None
@@ -108,16 +116,17 @@ class Stack:
     @property
     def heads(self) -> tuple[Thread, ...]:
         """The threads that start here, at the start states of their leaves."""
-        return (self._closure or self._close())[0]
+        return (self.closure or self.close())[0]
 
     @property
     def can_end(self) -> bool:
         """Whether the whole text may end here."""
-        return (self._closure or self._close())[1]
+        return (self.closure or self.close())[1]
 
-    def _close(self) -> tuple[tuple[Thread, ...], bool]:
-        self._closure = self._stacks.close(self)
-        return self._closure
+    def close(self) -> tuple[tuple[Thread, ...], bool]:
+        """`heads` and `can_end`."""
+        self.closure = self._stacks.close(self)
+        return self.closure
 
     def closing_cost(self) -> int:
         if self.cost is None:

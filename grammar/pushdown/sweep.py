@@ -69,14 +69,54 @@ class DenseTable:
 
         Three gathers per node, about 8 ns together.
         """
+        return self._sweep(state, None)[0]
+
+    def sweep_counted(
+        self, state: int, counts: npt.NDArray[np.int16]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16]]:
+        """As `sweep`, and [N + 1] the sum of counts ([S + 1, C], flat) on the way to each node."""
+        found, items = self._sweep(state, counts)
+        assert items is not None
+        return found, items
+
+    def _sweep(
+        self, state: int, counts: npt.NDArray[np.int16] | None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16] | None]:
         trie, flat, column = self._space.trie, self._flat, self._column
         found = np.full(trie.num_nodes + 1, self.dead, np.int64)
         found[0] = state * self.num_columns
-        starts = trie.level_start
-        for start, end in pairwise(starts[1:]):
-            at = found[trie.parent[start:end]]
-            if end - start < _THIN_LEVEL and (at == self.dead).all():
-                break
+        items = None if counts is None else np.zeros(trie.num_nodes + 1, np.int16)
+        for start, end in pairwise(trie.level_start[1 : trie.num_wide_levels + 1]):
+            parents = trie.parent[start:end]
+            at = found[parents]
             at += column[start:end]
-            np.take(flat, at, out=found[start:end])
-        return found
+            # All places are valid; the default mode would copy the output once more.
+            np.take(flat, at, out=found[start:end], mode="clip")
+            if items is not None and counts is not None:
+                np.add(items[parents], counts[at], out=items[start:end])
+        self._sweep_thin_levels(found, items, counts)
+        return found, items
+
+    def _sweep_thin_levels(
+        self,
+        found: npt.NDArray[np.int64],
+        items: npt.NDArray[np.int16] | None,
+        counts: npt.NDArray[np.int16] | None,
+    ) -> None:
+        """Node by node: the longest tokens are few, and a level of numpy costs as much as fifty."""
+        trie = self._space.trie
+        start, end = trie.level_start[trie.num_wide_levels - 1 : trie.num_wide_levels + 1]
+        last = found[start:end]
+        pending: list[int] = (np.flatnonzero(last != self.dead) + start).tolist()
+        flat, column, places = self._flat.data, self._column.data, found.data
+        child_start, child_count = trie.child_start.data, trie.child_count.data
+        for node in pending:
+            first, number = child_start[node], child_count[node]
+            for child in range(first, first + number):
+                at = places[node] + column[child]
+                target = flat[at]
+                if target != self.dead:
+                    places[child] = target
+                    if items is not None and counts is not None:
+                        items[child] = items[node] + counts[at]
+                    pending.append(child)

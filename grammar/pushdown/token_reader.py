@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from umbel.grammar.pushdown.leaves import NO_TAG, TokenLeaf
-from umbel.grammar.pushdown.reading import DEAD, EMPTY_READING, Reading
+from umbel.grammar.pushdown.reading import DEAD, EMPTY_READING, Reading, run_bytes
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.rules import UNREACHABLE
 
@@ -39,6 +39,9 @@ class TokenReader:
 
     def step_token(self, state: int, token_id: int) -> int:
         return _AFTER if state == _BEFORE and token_id in self.token_ids else DEAD
+
+    def run(self, state: int, text: bytes) -> tuple[int, int]:
+        return run_bytes(self, state, text)
 
     def tag(self, state: int) -> int:
         return NO_TAG if state == _BEFORE else 0

@@ -38,7 +38,6 @@ from umbel.grammar.schema.completions import (
 )
 from umbel.grammar.schema.digits import NumberStyle, number_leaf
 from umbel.grammar.schema.object_plan import Slot
-from umbel.grammar.schema.objects import ColonState
 from umbel.grammar.schema.spelling import language_leaf, plain_leaf
 from umbel.grammar.values.literals import spell_number, spell_text
 from umbel.grammar.values.numbers import NumberSet
@@ -299,7 +298,7 @@ class DistinctState(RuleState):
                 found.append((self._to("value", frames, chains, term),))
         if not found:
             return None
-        return (ColonState(self._shared.lowering), *plan.choice(found))
+        return (self._shared.lowering.colon, *plan.choice(found))
 
 
 def _listed(shape: Shape) -> Shape:

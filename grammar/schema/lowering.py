@@ -18,7 +18,7 @@ from umbel.grammar.schema.arrays import ArrayPlan
 from umbel.grammar.schema.completions import Distinct
 from umbel.grammar.schema.digits import NumberStyle, check_interval, number_leaf
 from umbel.grammar.schema.object_plan import ObjectPlan
-from umbel.grammar.schema.objects import object_head
+from umbel.grammar.schema.objects import ColonState, object_head
 from umbel.grammar.schema.reader import SchemaReader
 from umbel.grammar.schema.spacing import Spacing
 from umbel.grammar.schema.spelling import text_leaf
@@ -60,6 +60,7 @@ class Lowering:
         self.style = style
         self.any_order = any_order
         self._plans: dict[Term, ValuePlan] = {}
+        self.colon = ColonState(self)  # one for all: its key takes long to hash
 
     def state(self, term: Term) -> "ValueState":
         found = term.rule

@@ -124,7 +124,7 @@ class KeyState(RuleState):
             (plan.lowering.state(term), ObjectState(plan, after, is_open=False))
             for term, after in ways
         ]
-        return (ColonState(plan.lowering), *plan.choice(sequences))
+        return (plan.lowering.colon, *plan.choice(sequences))
 
     def cost(self, measure: Measure) -> int:
         """One way to the end: a missing property if there is one, else whatever may come first."""
