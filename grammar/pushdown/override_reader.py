@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from umbel.grammar.pushdown.leaves import OverrideLeaf
+from umbel.grammar.pushdown.leaves import NO_TAG, OverrideLeaf
 from umbel.grammar.pushdown.literal_reader import LiteralTrie
-from umbel.grammar.pushdown.reading import DEAD, Exits, Reader, Reading, united
+from umbel.grammar.pushdown.reading import DEAD, Exits, Reader, Reading, run_bytes, united
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.rules import UNREACHABLE
 
@@ -40,6 +40,35 @@ class OverrideReader:
         lone = vocabulary.lone_bytes
         self.has_gaps = base.has_gaps or any(t.translate(None, lone) for t in self._trie.texts)
         self._memo: dict[tuple[int, Residual], Reading] = {}
+        # The base's tag of all literals, if they are plain names: see `_tag_of_names`.
+        self._banned_tag = self._tag_of_names()
+
+    def _tag_of_names(self) -> int:
+        """The base's tag where a literal ends, if the literals are names that are not allowed, of a
+        base that goes on everywhere; else NO_TAG.
+
+        That is how undeclared properties are kept from being declared ones. The inside of each
+        literal stays in the base's one state there, which allows more bytes than there are
+        literals, so only the very ends of literals differ from the base.
+        """
+        base, texts = self._base, self._trie.texts
+        if self.has_gaps or any(tag >= 0 for tag in self._trie.tags) or self._trie.has_prefixes:
+            return NO_TAG
+        first, last = texts[0][:1], texts[0][-1:]
+        inside = base.step(base.start, first[0])
+        end = DEAD if inside == DEAD else base.step(inside, last[0])
+        if end in (DEAD, inside) or not base.is_final(end):
+            return NO_TAG
+        values = list(base.next_bytes(inside))
+        loop = bytes(value for value in values if base.step(inside, value) == inside)
+        is_plain = len(values) > len(texts) and all(
+            len(text) > 1
+            and text[:1] == first
+            and text[-1:] == last
+            and not text[1:-1].translate(None, loop)
+            for text in texts
+        )
+        return base.tag(end) if is_plain else NO_TAG
 
     def _children(self, node: int) -> dict[int, int]:
         """The children of a node; their base states are known afterwards."""
@@ -57,10 +86,18 @@ class OverrideReader:
         node = state >> 1
         child = self._children(node).get(value)
         if child is not None:
+            if self._banned_tag >= 0:
+                return DEAD if self._trie.ends_literal(child) else 2 * child
             return 2 * child if self._can_end(child) else DEAD
         at = self._base_state[node]
         target = DEAD if at == DEAD else self._base.step(at, value)
         return DEAD if target == DEAD else 2 * target + 1
+
+    def run(self, state: int, text: bytes) -> tuple[int, int]:
+        if state & 1:
+            state, size = self._base.run(state >> 1, text)
+            return (DEAD if state == DEAD else 2 * state + 1), size
+        return run_bytes(self, state, text)
 
     def tag(self, state: int) -> int:
         return self._base.tag(state >> 1) if state & 1 else self._node_tag(state >> 1)
@@ -74,15 +111,33 @@ class OverrideReader:
     def _can_end(self, node: int) -> bool:
         """Whether some text goes through the node: a banned literal need not leave any."""
         found = self._alive.get(node)
-        if found is None:
-            children = self._children(node)
-            at = self._base_state[node]
-            found = self._node_tag(node) >= 0
-            if not found and at != DEAD:
-                found = any(value not in children for value in self._base.next_bytes(at))
-            found = found or any(self._can_end(child) for child in children.values())
-            self._alive[node] = found
-        return found
+        return self._search_end(node) if found is None else found
+
+    def _search_end(self, node: int) -> bool:
+        """Not by recursion: names may be long."""
+        parents = {node: node}
+        pending = [node]
+        while pending:
+            at = pending.pop()
+            if self._alive.get(at) or self._has_end_at(at):
+                self._alive[at] = True
+                while at != node:
+                    at = parents[at]
+                    self._alive[at] = True
+                return True
+            if at not in self._alive:
+                children = self._children(at).values()
+                parents.update(dict.fromkeys(children, at))
+                pending += children
+        self._alive.update(dict.fromkeys(parents, False))
+        return False
+
+    def _has_end_at(self, node: int) -> bool:
+        """Whether a text ends here, or leaves the literals here."""
+        if self._node_tag(node) >= 0:
+            return True
+        children, at = self._children(node), self._base_state[node]
+        return at != DEAD and any(value not in children for value in self._base.next_bytes(at))
 
     def is_final(self, state: int) -> bool:
         return next(iter(self.next_bytes(state)), None) is None
@@ -160,11 +215,31 @@ class OverrideReader:
         key = (state, residual)
         found = self._memo.get(key)
         if found is None:
-            found = self._correct(state >> 1, residual)
+            correct = self._without_names if self._banned_tag >= 0 else self._correct
+            found = correct(state >> 1, residual)
             if len(self._memo) >= _MAX_KEPT:
                 self._memo.clear()
             self._memo[key] = found
         return found
+
+    def _without_names(self, node: int, residual: Residual) -> Reading:
+        """As `_correct`, where only the ends of literals differ."""
+        base = self._base.read(self._base_state[node], residual)
+        numbers, depth = self._trie.members(node)
+        removed: list[int] = []
+        gone: list[Residual] = []
+        ends, texts = residual.ends, self._trie.texts
+        for number in numbers:
+            text = texts[number][depth:]
+            edge = ends[text] if text in ends else residual.end_of(text)
+            if edge is not None:
+                removed += edge[0]
+                if edge[1] is not None:
+                    gone.append(edge[1])
+        if not removed and not gone:
+            return base
+        lost = {self._banned_tag: gone} if gone else {}
+        return _merged(base, [], removed, lost, {}, residual)
 
     def _correct(self, node: int, residual: Residual) -> Reading:
         """The base's reading, with what it says along the literals replaced."""

@@ -6,7 +6,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-from unit.grammar.oracles import byte_vocabulary, matches, random_walk, text_of, trained_vocabulary
+from unit.grammar.oracles import (
+    byte_vocabulary,
+    mask_ids,
+    matches,
+    random_walk,
+    text_of,
+    trained_vocabulary,
+)
 
 from umbel.grammar import Constraint, UnsatisfiableGrammar, Vocabulary, compile_json_schema
 
@@ -286,3 +293,44 @@ def test_a_schema_in_many_optional_properties_stays_small() -> None:
 
     assert matches(constraint, '{"property_3": 1, "property_41": 2}')
     assert not matches(constraint, '{"property_41": 1, "property_3": 2}')
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize(
+    "names", [("id", "ident", "i", "na me"), ('q"', "café", "a\\b", "\n"), ("", "x" * 40)]
+)
+def test_names_beside_declared_ones_are_masked_as_they_are_taken(
+    names: tuple[str, ...], any_order: bool
+) -> None:
+    """Declared names that are gone, and names used before, are allowed neither way."""
+    vocabulary = trained_vocabulary()
+    schema = {"type": "object", "properties": dict.fromkeys(names, {"type": "null"})}
+    constraint = compile_json_schema(schema, vocabulary, any_order=any_order)
+    rng = random.Random(repr(names))
+    for text in ({names[1]: None, names[0] + "s": None}, {"other": 1, names[0]: None}):
+        matcher = constraint.start()
+        for value in json.dumps(text, ensure_ascii=False).encode():
+            if rng.random() < 0.3:
+                allowed = mask_ids(matcher, vocabulary)
+                assert allowed == {i for i in range(vocabulary.size) if matcher.clone().advance(i)}
+            assert matcher.advance(vocabulary.ids_by_bytes[bytes([value])][0])
+        assert matcher.accepting
+
+
+def test_long_names_may_be_declared_among_names_of_a_pattern() -> None:
+    """The only names of the pattern are a declared one and another as long as it."""
+    size = 3_000
+    schema = {
+        "type": "object",
+        "properties": {"n" * size: False},
+        "patternProperties": {"^" + "n" * (size - 1) + "n?$": {"type": "null"}},
+        "additionalProperties": False,
+    }
+    matcher = compile_json_schema(schema, byte_vocabulary()).start()
+
+    for value in b'{"' + b"n" * (size - 1):
+        assert matcher.advance(value)
+    assert mask_ids(matcher, byte_vocabulary()) == {ord('"')}
+    for value in b'":null}':
+        assert matcher.advance(value)
+    assert matcher.finished
