@@ -17,9 +17,9 @@ from umbel.grammar import (
     UnsatisfiableGrammar,
     Vocabulary,
     compile_json_schema,
+    warm_up,
 )
 from umbel.grammar.pushdown.reading import MaskRow
-from umbel.grammar.warming import warm_up
 
 _COLLECT_AFTER = 200_000  # new objects
 

@@ -15,6 +15,7 @@ from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, Unsupported
 from umbel.grammar.limits import Limits
 from umbel.grammar.matcher import Constraint, Matcher
 from umbel.grammar.vocabulary import Vocabulary
+from umbel.grammar.warming import warm_up, warm_up_steps
 
 __all__ = [
     "Constraint",
@@ -31,4 +32,6 @@ __all__ = [
     "compile_regex",
     "compile_structural_tag",
     "compile_tool_calls",
+    "warm_up",
+    "warm_up_steps",
 ]

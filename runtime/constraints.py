@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from umbel.grammar import (
     compile_lark,
     compile_regex,
     compile_structural_tag,
+    warm_up_steps,
 )
 from umbel.runtime.errors import (
     EngineClosed,
@@ -154,6 +155,21 @@ class ConstraintCompiler:
         if outcome is not None:
             _deliver(future, outcome, kind)
         return future
+
+    def warm_up(self) -> None:
+        """Compute what all grammars share, in the background: step by step between compilations."""
+        self._warm(warm_up_steps(self._vocabulary))
+
+    def _warm(self, steps: Iterator[Callable[[], None]]) -> None:
+        def run() -> None:
+            step = next(steps, None)
+            if step is not None:
+                step()
+                self._warm(steps)
+
+        with self._lock:
+            if not self._is_closed:
+                self._executor.submit(run)
 
     def stats(self) -> CompilerStats:
         with self._lock:

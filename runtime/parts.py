@@ -159,6 +159,7 @@ def _assemble(
         namespace=Namespace(source.name),
         costs=costs_of(source.name, model),
     )
+    parts.compiler.warm_up()
     logger.info(
         "%s: context of %d tokens, KV pool of %d blocks of %d tokens",
         source.name, parts.limits.context_len, num_blocks, config.block_size,

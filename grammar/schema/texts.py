@@ -1,5 +1,8 @@
 """minLength, maxLength, pattern and format of one subschema to a set of strings."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
+
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.regex import languages
@@ -10,6 +13,8 @@ from umbel.grammar.schema.reader import Place, SchemaReader
 from umbel.grammar.schema.spelling import text_leaf
 from umbel.grammar.values.strings import ALL_STRINGS, StringSet, Texts, string_set
 
+_COMMON = ("date-time", "email", "uri", "date", "uuid")
+_COMMON_FIRST = sorted(FORMATS, key=lambda name: (name not in _COMMON, name))
 _STRING_KEYWORDS = frozenset({"minLength", "maxLength", "pattern", "format"})
 
 
@@ -80,8 +85,11 @@ def _format(reader: SchemaReader, place: Place) -> Texts | None:
         ) from exc
 
 
-def warm_up(limits: Limits) -> None:
-    """Make the automata of all formats now (half a second) instead of when one is first met."""
-    for name, pattern in FORMATS.items():
-        language = languages.from_regex(pattern, limits)
-        text_leaf(Texts(language, 0, MAX_LENGTHS.get(name)))
+def warm_up_steps(limits: Limits) -> Iterator[Callable[[], None]]:
+    """Make the automata of all formats now instead of when one is first met; one by each step."""
+    for name in _COMMON_FIRST:
+        yield partial(_make_format, name, limits)
+
+
+def _make_format(name: str, limits: Limits) -> None:
+    text_leaf(Texts(languages.from_regex(FORMATS[name], limits), 0, MAX_LENGTHS.get(name)))

@@ -304,7 +304,7 @@ def test_names_beside_declared_ones_are_masked_as_they_are_taken(
 ) -> None:
     """Declared names that are gone, and names used before, are allowed neither way."""
     vocabulary = trained_vocabulary()
-    schema = {"type": "object", "properties": dict.fromkeys(names, {"type": "null"})}
+    schema = {"type": "object", "properties": {name: {"type": "null"} for name in names}}
     constraint = compile_json_schema(schema, vocabulary, any_order=any_order)
     rng = random.Random(repr(names))
     for text in ({names[1]: None, names[0] + "s": None}, {"other": 1, names[0]: None}):

@@ -12,7 +12,7 @@ import pytest
 from unit.grammar.oracles import byte_vocabulary, matches, random_walk, text_of, trained_vocabulary
 
 from umbel.grammar import GrammarError, Limits, compile_json_schema
-from umbel.grammar.schema.texts import warm_up
+from umbel.grammar.schema.texts import warm_up_steps
 
 
 class Color(enum.Enum):
@@ -134,7 +134,8 @@ def test_a_type_without_schema_is_refused(kind: Any) -> None:
 
 
 def test_formats_can_be_made_ready_beforehand() -> None:
-    warm_up(Limits())
+    for step in warm_up_steps(Limits()):
+        step()
     constraint = compile_json_schema({"format": "date-time"}, byte_vocabulary())
 
     assert matches(constraint, '"2024-02-29T12:00:00Z"')

@@ -2,8 +2,7 @@
 
 from unit.grammar.oracles import gappy_vocabulary, mask_ids, trained_vocabulary
 
-from umbel.grammar import compile_json_schema
-from umbel.grammar.warming import warm_up
+from umbel.grammar import compile_json_schema, warm_up
 
 
 def test_masks_are_the_same_after_warming_up() -> None:

@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from umbel.grammar import Constraint, GrammarError, UnsupportedGrammar, Vocabulary
+from umbel.grammar import (
+    Constraint,
+    GrammarError,
+    UnsupportedGrammar,
+    Vocabulary,
+    compile_regex,
+)
 from umbel.runtime.constraints import ConstraintCompiler, make_vocabulary
 from umbel.runtime.errors import (
     EngineClosed,
@@ -269,3 +275,14 @@ def test_a_real_regex_masks_tokens_and_a_bad_one_names_the_option():
         cache.compile(regex("(unclosed"))
     assert caught.value.param == "regex"
     cache.close()
+
+
+def test_warming_up_lets_requests_pass_and_ends_with_the_compiler() -> None:
+    grammar = FakeGrammar(lambda source: compile_regex(source, VOCABULARY))
+    cache = compiler(grammar)
+
+    cache.warm_up()
+
+    assert cache.compile(regex("a+")) is not None
+    cache.close()
+    assert cache.stats().num_compiled == 1  # it is no compilation of a request
