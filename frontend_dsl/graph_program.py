@@ -13,6 +13,7 @@ from umbel.frontend_dsl.execution import Execution
 from umbel.frontend_dsl.faces import Runnable
 from umbel.frontend_dsl.graph.nodes import Graph
 from umbel.frontend_dsl.graph.serial import content_hash
+from umbel.frontend_dsl.graph.values import argument
 from umbel.frontend_dsl.graph.verify import require_sound
 from umbel.frontend_dsl.lowering import GraphRun
 from umbel.frontend_dsl.tools import Tool
@@ -114,3 +115,11 @@ def _check_arguments(graph: Graph, arguments: Mapping[str, Any]) -> None:
         raise InvalidRequest(
             f"arguments of graph {graph.name!r} are {names}; missing: {missing}, unknown: {unknown}"
         )
+    for path, text in graph.made_for:
+        found = argument(arguments, path)
+        if found != text:
+            raise InvalidRequest(
+                f"the program looks into its argument {path[0]!r}, so this graph was made for "
+                f"{text[:40]!r} alone, not {found[:40]!r}; compile it for that: "
+                f"compile({path[0]}=...)"
+            )

@@ -80,6 +80,8 @@ class GraphValues:
             call = self.calls[TOOLS, data.id]
             assert isinstance(call, ToolCall)
             return call.result
+        if isinstance(data, nodes.Turn):
+            raise InvalidRequest(f"the turn of the loop {data.index!r} is asked for outside of it")
         if isinstance(data, nodes.Mapping):
             return {key: self.data(value, site) for key, value in data.items}
         items = [self.data(item, site) for item in data.items]

@@ -202,7 +202,7 @@ class GraphRun:
         if known is None:
             blocks = nodes.blocks_of(node)
             inner = {nodes.lane_of(n) for block in blocks for n in nodes.walk(block)
-                     if not isinstance(n, nodes.Decide | nodes.Loop)}  # fmt: skip
+                     if not isinstance(n, nodes.Decide | nodes.Loop | nodes.Again)}  # fmt: skip
             # The node is kept, so that its id stays its own: turns of loops come and go.
             known = self._touched[id(node)] = (node, tuple(sorted(inner or {RESULT})))
         return known[1]
@@ -320,6 +320,8 @@ class GraphRun:
             self._result = self._values.data(node.value, site)
         elif isinstance(node, nodes.Leave):
             self._leave(node)
+        elif isinstance(node, nodes.Again):
+            raise InvalidRequest(f"there is no loop {node.index!r} here")
 
     def _say(self, node: nodes.Say, site: Site) -> None:
         text = self._values.text(node.parts)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from umbel.frontend_dsl.graph.nodes import (
+    Again,
     AnyNode,
     Arg,
     Await,
@@ -30,6 +31,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Sequence,
     Template,
     ToolValue,
+    Turn,
     Words,
 )
 
@@ -111,6 +113,8 @@ def _rows(block: Block, depth: int, label: str | None) -> Iterator[Row]:
                 yield from _rows(node.otherwise, depth + 1, "otherwise")
         elif isinstance(node, Loop):
             yield from _rows(node.body, depth + 1, None)
+            if node.last:
+                yield from _rows(node.last, depth + 1, "after the last turn")
 
 
 def describe(node: AnyNode) -> str:
@@ -135,8 +139,9 @@ def describe(node: AnyNode) -> str:
     if isinstance(node, Decide):
         return f"{_part(node.subject)} is"
     if isinstance(node, Loop):
-        until = " | ".join(node.until)
-        return f"repeat until {_part(node.subject)} is {until}, at most {node.max_turns} times"
+        return f"for {node.index} = {node.start}, {node.start + 1}, ... {node.max_turns - 1}"
+    if isinstance(node, Again):
+        return f"next {node.index}"
     if isinstance(node, CallTool):
         given = ", ".join(f"{name}={_data(value)}" for name, value in node.arguments)
         return f"{node.id} = {node.tool}({_short(given)})"
@@ -154,6 +159,8 @@ def _template(parts: Template) -> str:
 def _part(part: Part) -> str:
     if isinstance(part, str):
         return repr(part)
+    if isinstance(part, Turn):
+        return part.index if part.plus == 0 else f"{part.index}{part.plus:+d}"
     ops = "".join(f".{op.name}({', '.join(map(repr, op.args))})" for op in part.ops)
     if isinstance(part, Arg):
         return str(part.path[0]) + "".join(f"[{key!r}]" for key in part.path[1:]) + ops
@@ -168,6 +175,8 @@ def _data(data: Data) -> str:
         return _template(data.parts)
     if isinstance(data, Number):
         return _part(data.part)
+    if isinstance(data, Turn):
+        return _part(data)
     if isinstance(data, Decoded):
         return f"{data.branch}.json({data.name!r})"
     if isinstance(data, ToolValue):

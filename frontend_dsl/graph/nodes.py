@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-VERSION = 1
+VERSION = 2
 
 
 class Op(msgspec.Struct, frozen=True, array_like=True):
@@ -44,7 +44,14 @@ class Arg(msgspec.Struct, frozen=True, tag="argument", omit_defaults=True):
         return Arg(self.path, ops)
 
 
-Part: TypeAlias = str | Ref | Arg
+class Turn(msgspec.Struct, frozen=True, tag="turn", omit_defaults=True):
+    """The number of the turn of the loop `index`, and `plus`."""
+
+    index: str
+    plus: int = 0
+
+
+Part: TypeAlias = str | Ref | Arg | Turn
 Template: TypeAlias = tuple[Part, ...]  # the parts one after another
 
 
@@ -84,7 +91,7 @@ class ToolValue(msgspec.Struct, frozen=True, tag="tool"):
     id: str
 
 
-Data: TypeAlias = Literal | Words | Number | Decoded | Sequence | Mapping | ToolValue
+Data: TypeAlias = Literal | Words | Number | Turn | Decoded | Sequence | Mapping | ToolValue
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", omit_defaults=True):
@@ -177,19 +184,25 @@ class Decide(Node, frozen=True, kw_only=True, tag="decide"):
     otherwise: tuple["AnyNode", ...] | None = None
 
 
-class Loop(Node, frozen=True, kw_only=True, tag="loop"):
-    """Run `body` again until `subject` is one of `until`, at most `max_turns` times.
+class Again(Node, frozen=True, kw_only=True, tag="again"):
+    """The end of a turn after which the loop `index` goes on: it stands at ends of paths only."""
 
-    In names, branches and references of the body `{index}` (with the name of the index) stands
-    for the turn: 0, 1, ...
+    index: str
+
+
+class Loop(Node, frozen=True, kw_only=True, tag="loop"):
+    """Run `body` for the turn `start`; a path that ends with `Again` goes on with the next turn, or
+    after the last one with `last`. Other paths end the loop.
+
+    In names, branches and ids of the body `{index}`, `{index+1}` (with the name of the index) stand
+    for the turn: `start`, `start + 1`, ... below `max_turns`.
     """
 
     index: str
     body: tuple["AnyNode", ...]
-    subject: Ref
-    until: tuple[str, ...]
     max_turns: int
     start: int = 0
+    last: tuple["AnyNode", ...] = ()
 
 
 class CallTool(Node, frozen=True, kw_only=True, tag="call"):
@@ -221,6 +234,7 @@ AnyNode: TypeAlias = (
     | OpenRole
     | CloseRole
     | Decide
+    | Again
     | Loop
     | CallTool
     | Return
@@ -231,8 +245,9 @@ Call: TypeAlias = Generate | Choose
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
-    """One program. `defaults`: sampling options of every `gen`. `order_by`: where in the arguments
-    the text of an instance first differs from another's, in the order of the text.
+    """One program. `defaults`: sampling options of every `gen`. `made_for`: strings among the
+    arguments that the program looked into; the graph holds for these alone. `order_by`: where in
+    the arguments the text of an instance first differs from another's, in the order of the text.
     """
 
     version: int = VERSION
@@ -241,6 +256,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     defaults: dict[str, Any] = {}
     body: Block = ()
+    made_for: tuple[tuple[tuple[str | int, ...], str], ...] = ()
     is_parallel: bool = False  # set by a pass: branches go on without waiting for each other
     order_by: tuple[tuple[str | int, ...], ...] = ()
     passes: tuple[str, ...] = ()
@@ -263,7 +279,7 @@ def blocks_of(node: AnyNode) -> list[Block]:
     if isinstance(node, Decide):
         arms = [arm.body for arm in node.arms]
         return [*arms, node.otherwise] if node.otherwise is not None else arms
-    return [node.body] if isinstance(node, Loop) else []
+    return [node.body, node.last] if isinstance(node, Loop) else []
 
 
 def with_blocks(node: AnyNode, blocks: list[Block]) -> AnyNode:
@@ -273,7 +289,7 @@ def with_blocks(node: AnyNode, blocks: list[Block]) -> AnyNode:
         otherwise = blocks[-1] if node.otherwise is not None else None
         return msgspec.structs.replace(node, arms=arms, otherwise=otherwise)
     if isinstance(node, Loop):
-        return msgspec.structs.replace(node, body=blocks[0])
+        return msgspec.structs.replace(node, body=blocks[0], last=blocks[1])
     return node
 
 

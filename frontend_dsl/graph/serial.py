@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 
 from umbel.frontend_dsl.calls import GenOptions, check_options
+from umbel.frontend_dsl.graph.loops import check_loop
 from umbel.frontend_dsl.graph.nodes import (
     VERSION,
     AnyNode,
+    Arg,
     Block,
     Choose,
     Decide,
@@ -22,6 +24,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Generate,
     Graph,
     Loop,
+    Ref,
     Say,
     blocks_of,
     templates_of,
@@ -33,7 +36,9 @@ from umbel.runtime.params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class GraphLimits:
-    """Bounds of a graph. Calls, branches and tokens count every turn of a loop and every arm."""
+    """Bounds of a graph. Nodes, calls, branches and tokens count every turn of a loop and every
+    arm.
+    """
 
     max_bytes: int = 8 << 20
     max_nodes: int = 20_000
@@ -91,14 +96,17 @@ def check(graph: Graph, limits: GraphLimits = DEFAULT_LIMITS) -> None:
         block, depth, turns = stack.pop()
         _bound("max_depth", depth, limits.max_depth, "blocks inside blocks")
         for node in block:
-            counts["max_nodes"] += 1
+            counts["max_nodes"] += turns
             _bound("max_nodes", counts["max_nodes"], limits.max_nodes, "nodes")
             _check_node(node, graph, limits)
             for name, amount in _cost(node, graph).items():
                 counts[name] += amount * turns
                 _bound(name, counts[name], getattr(limits, name), name[4:])
-            inner = turns * node.max_turns if isinstance(node, Loop) else turns
-            stack += [(body, depth + 1, inner) for body in blocks_of(node)]
+            if isinstance(node, Loop):
+                inner = turns * (node.max_turns - node.start)
+                stack += [(node.body, depth + 1, inner), (node.last, depth + 1, turns)]
+            else:
+                stack += [(body, depth + 1, turns) for body in blocks_of(node)]
 
 
 def _cost(node: AnyNode, graph: Graph) -> dict[str, int]:
@@ -131,13 +139,12 @@ def _check_node(node: AnyNode, graph: Graph, limits: GraphLimits) -> None:
         _bound("max_choices", len(node.choices), limits.max_choices, "choices")
     elif isinstance(node, Loop):
         _bound("max_turns", node.max_turns - node.start, limits.max_turns, "turns of a loop")
-        if not 0 <= node.start < node.max_turns or not node.index.isidentifier():
-            raise InvalidRequest(f"the loop at line {node.line} has no valid turns or index")
+        check_loop(node)
     parts = [part for template in templates_of(node) for part in template]
     if isinstance(node, Decide):
         parts.append(node.subject)
     for part in parts:
-        ops = () if isinstance(part, str) else part.ops
+        ops = part.ops if isinstance(part, Ref | Arg) else ()
         _bound("max_ops", len(ops), MAX_OPS, "operations on a value")
         for op in ops:
             check_op(op)

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from umbel.frontend_dsl.graph.nodes import Arg, Op, Part, Ref, Template
+from umbel.frontend_dsl.graph.nodes import Arg, Op, Part, Ref, Template, Turn
 from umbel.runtime.errors import InvalidRequest
 
 METHODS = (
@@ -145,6 +145,8 @@ def fill(template: Template, arguments: Mapping[str, Any], value: Callable[[Ref]
 def part_text(part: Part, arguments: Mapping[str, Any], value: Callable[[Ref], str]) -> str:
     if isinstance(part, str):
         return part
+    if isinstance(part, Turn):
+        raise InvalidRequest(f"the turn of the loop {part.index!r} is asked for outside of it")
     text = argument(arguments, part.path) if isinstance(part, Arg) else value(part)
     return apply_ops(text, part.ops)
 

@@ -2,13 +2,16 @@
 ends that cannot come, outcomes that no constraint allows.
 """
 
-from collections import Counter
 from dataclasses import dataclass
+from itertools import zip_longest
+
+import msgspec
 
 from umbel.frontend_dsl.errors import Site
-from umbel.frontend_dsl.graph.loops import turn
+from umbel.frontend_dsl.graph.loops import turn_alone
 from umbel.frontend_dsl.graph.nodes import (
     TOOLS,
+    Again,
     AnyNode,
     Arg,
     Block,
@@ -27,8 +30,8 @@ from umbel.frontend_dsl.graph.nodes import (
     lane_of,
     reads_of,
     templates_of,
-    walk,
 )
+from umbel.frontend_dsl.graph.values import NoValue, apply_ops
 from umbel.runtime.errors import InvalidRequest
 
 Value = tuple[str, str]
@@ -48,13 +51,16 @@ class Problem:
 
 @dataclass(slots=True)
 class Scope:
-    """What is surely there at a place: branches, and values by branch and name."""
+    """What is surely there at a place: branches, and values by branch and name. `is_possible`: no
+    decision on the way is known to go another way.
+    """
 
     branches: set[str]
     values: set[Value]
+    is_possible: bool = True
 
     def copy(self) -> "Scope":
-        return Scope(set(self.branches), set(self.values))
+        return Scope(set(self.branches), set(self.values), self.is_possible)
 
 
 def problems_of(graph: Graph) -> list[Problem]:
@@ -73,11 +79,17 @@ class _Verifier:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._problems: dict[Problem, None] = {}
-        self._outcomes = _known_outcomes(graph)
+        self._outcomes: dict[Value, set[str]] = {}  # of calls with few
+        self._named: dict[Value, AnyNode] = {}
+        self._reads: set[Value] = set()
+        self._again: dict[str, list[Scope]] = {}  # per loop: where its turn goes on
+        self._ends_loop = False
 
     def run(self) -> list[Problem]:
         self._block(self._graph.body, Scope({"root"}, set()))
-        self._unread()
+        for value, node in self._named.items():
+            if value not in self._reads:
+                self._warn(node, f"the program does not read {value[1]!r} of {value[0]}")
         return list(self._problems)
 
     def _block(self, block: Block, scope: Scope) -> bool:
@@ -85,32 +97,65 @@ class _Verifier:
         for node in block:
             self._node(node, scope)
             if isinstance(node, Return | Leave):
+                self._ends_loop |= scope.is_possible
                 return False
-            if isinstance(node, Loop):
-                body = turn(_last_turn(node))
-                self._block(body, scope)
-                self._subject(node, scope)
+            if isinstance(node, Again):
+                if node.index not in self._again:
+                    self._error(node, f"there is no loop {node.index!r} here")
+                else:
+                    self._again[node.index].append(scope.copy())
+                return False
+            if isinstance(node, Loop) and not self._loop(node, scope):
+                return False
             if isinstance(node, Decide) and not self._ways(node, scope):
                 return False
         return True
 
     def _ways(self, node: Decide, scope: Scope) -> bool:
         ends = []
-        for body in blocks_of(node):
+        known = self._known(node.subject)
+        arms = [arm.outcomes for arm in node.arms]
+        for outcomes, body in zip_longest(arms, blocks_of(node)):
+            is_possible = known is None or (
+                bool(known.difference(*arms)) if outcomes is None else bool(known & {*outcomes})
+            )
             inner = scope.copy()
+            inner.is_possible &= is_possible
             if self._block(body, inner):
                 ends.append(inner)
-        if not ends:
-            return False
-        scope.branches = set.intersection(*(end.branches for end in ends))
-        scope.values = set.intersection(*(end.values for end in ends))
-        return True
+        return _meet(scope, ends)
+
+    def _loop(self, node: Loop, scope: Scope) -> bool:
+        """Turn by turn: each begins with what is there wherever the one before went on."""
+        ends: list[Scope] = []
+        around, self._ends_loop = self._ends_loop, False
+        outer = self._again.get(node.index)
+        for number in range(node.start, node.max_turns):
+            self._again[node.index] = []
+            inner = scope.copy()
+            if self._block(turn_alone(msgspec.structs.replace(node, start=number)), inner):
+                ends.append(inner)
+                self._ends_loop |= inner.is_possible
+            if not _meet(scope, self._again[node.index]):
+                break
+        else:
+            if not self._ends_loop:
+                number_of_turns = node.max_turns - node.start
+                self._warn(node, f"the loop cannot end before {number_of_turns} turns")
+            if self._block(node.last, scope):
+                ends.append(scope.copy())
+        del self._again[node.index]
+        if outer is not None:
+            self._again[node.index] = outer
+        self._ends_loop = around
+        return _meet(scope, ends)
 
     def _node(self, node: AnyNode, scope: Scope) -> None:
         branch = lane_of(node)
         if not branch.startswith("$") and branch not in scope.branches:
             self._error(node, f"there is no branch {branch!r} here")
         for owner, name in reads_of(node):
+            self._reads.add((owner, name))
             if (owner, name) not in scope.values:
                 what = f"tool call {name!r}" if owner == TOOLS else f"variable {name!r} of {owner}"
                 self._error(node, f"there is no {what} here")
@@ -133,6 +178,9 @@ class _Verifier:
         if node.name is not None and key in scope.values:
             self._error(node, f"the variable {node.name!r} of {node.branch} exists already")
         scope.values.add(key)
+        self._note_outcomes(node, key)
+        if node.name is not None:
+            self._named.setdefault(key, node)
         if isinstance(node, Generate):
             options = {**self._graph.defaults, **node.options}
             if options.get("ignore_eos") and options.get("max_tokens", 1) is None:
@@ -156,34 +204,38 @@ class _Verifier:
                 self._error(node, f"there is no parameter for the argument {part.path!r}")
 
     def _outcomes_of(self, node: Decide) -> None:
-        known = self._outcomes.get(_key(node.subject))
-        if known is None or node.subject.ops:
+        known = self._known(node.subject)
+        if known is None:
             return
         for outcome in (outcome for arm in node.arms for outcome in arm.outcomes):
             if outcome not in known:
                 accepted = ", ".join(map(repr, sorted(known)[:8]))
                 self._warn(node, f"it can never be {outcome!r}; it is one of {accepted}")
 
-    def _subject(self, node: Loop, scope: Scope) -> None:
-        subject = turn(_last_turn(node, more=1))[-1]
-        assert isinstance(subject, Decide)
-        assert isinstance(subject.subject, Ref)
-        key = (subject.subject.branch, subject.subject.name)
-        if key not in scope.values:
-            self._error(node, f"the loop's {node.subject.name!r} is not there after a turn")
-        known = self._outcomes.get(_key(node.subject))
-        if known is not None and not node.subject.ops and not known.intersection(node.until):
-            self._warn(node, f"the loop cannot end before {node.max_turns} turns: "
-                             f"{node.subject.name!r} is never {node.until[0]!r}")  # fmt: skip
+    def _known(self, subject: Ref | Arg) -> set[str] | None:
+        """The texts that the subject can be, as far as a choice list says so."""
+        if not isinstance(subject, Ref) or subject.probability_of is not None:
+            return None
+        texts = self._outcomes.get((subject.branch, subject.name))
+        if texts is None:
+            return None
+        try:
+            return {apply_ops(text, subject.ops) for text in texts}
+        except NoValue:
+            return None
 
-    def _unread(self) -> None:
-        reads = Counter(value for node in walk(self._graph.body) for value in reads_of(node))
-        loops = {_key(n.subject) for n in walk(self._graph.body) if isinstance(n, Loop)}
-        for node in walk(self._graph.body):
-            if isinstance(node, Generate | Choose) and node.name is not None:
-                key = (node.branch, node.name)
-                if not reads[key] and key not in loops:
-                    self._warn(node, f"the program does not read {node.name!r} of {node.branch}")
+    def _note_outcomes(self, node: Generate | Choose, key: Value) -> None:
+        texts: set[str] | None = None
+        if isinstance(node, Generate) and node.options.get("choices"):
+            texts = set(node.options["choices"])
+        elif isinstance(node, Choose) and all(
+            isinstance(part, str) for parts in node.choices for part in parts
+        ):
+            texts = {"".join(str(part) for part in parts) for parts in node.choices}
+        if texts is None:
+            return
+        # Ways that exclude each other may use one name.
+        self._outcomes[key] = texts | self._outcomes.get(key, set())
 
     def _error(self, node: AnyNode, message: str) -> None:
         self._problems.setdefault(Problem(self._site(node), message, is_error=True))
@@ -196,29 +248,11 @@ class _Verifier:
         return Site(files[node.file] if node.file < len(files) else self._graph.name, node.line)
 
 
-def _known_outcomes(graph: Graph) -> dict[object, set[str]]:
-    """Texts that calls can give, by branch and name, where a choice list says so."""
-    found: dict[object, set[str]] = {}
-    for node in walk(graph.body):
-        if isinstance(node, Generate) and node.options.get("choices"):
-            texts = set(node.options["choices"])
-        elif isinstance(node, Choose) and all(
-            isinstance(part, str) for parts in node.choices for part in parts
-        ):
-            texts = {"".join(str(part) for part in parts) for parts in node.choices}
-        else:
-            continue
-        found.setdefault((node.branch, node.name or ""), set()).update(texts)
-    return found
-
-
-def _key(subject: Ref | Arg) -> object:
-    return (subject.branch, subject.name) if isinstance(subject, Ref) else subject.path
-
-
-def _last_turn(loop: Loop, *, more: int = 0) -> Loop:
-    """`loop` with one turn left, and `more`."""
-    return Loop(
-        index=loop.index, body=loop.body, subject=loop.subject, until=loop.until,
-        start=loop.start, max_turns=loop.start + 1 + more, file=loop.file, line=loop.line,
-    )  # fmt: skip
+def _meet(scope: Scope, ends: list[Scope]) -> bool:
+    """Make `scope` what is there at all `ends`. Whether there are any."""
+    if not ends:
+        return False
+    scope.branches = set.intersection(*(end.branches for end in ends))
+    scope.values = set.intersection(*(end.values for end in ends))
+    scope.is_possible = any(end.is_possible for end in ends)
+    return True

@@ -32,10 +32,13 @@ from umbel.frontend_dsl.graph.nodes import (
 )
 
 Reads = set[tuple[str, str]]
+_LOOPS = "nothing is left out: in a loop a name stands for those of all turns"
 
 
 def drop_pure_tools(graph: Graph) -> tuple[Graph, str]:
     """Drop calls of pure tools whose results nobody reads."""
+    if _has_loops(graph):
+        return graph, _LOOPS
     before = sum(1 for _ in walk(graph.body))
     while True:
         body = _without_tools(graph.body, _reads(graph))
@@ -48,6 +51,8 @@ def drop_pure_tools(graph: Graph) -> tuple[Graph, str]:
 
 def drop_unread(graph: Graph) -> tuple[Graph, str]:
     """Drop all that does not matter for what the program returns."""
+    if _has_loops(graph):
+        return graph, _LOOPS
     graph, _ = drop_pure_tools(graph)
     if any(isinstance(node, Leave) for node in walk(graph.body)):
         return graph, "nothing is left out: a path goes on in Python, which may read anything"
@@ -61,21 +66,21 @@ def drop_unread(graph: Graph) -> tuple[Graph, str]:
     return graph, f"{dropped} calls that do not matter for the result are left out"
 
 
+def _has_loops(graph: Graph) -> bool:
+    return any(isinstance(node, Loop) for node in walk(graph.body))
+
+
 def _num_calls(graph: Graph) -> int:
     return sum(isinstance(node, Generate | Choose) for node in walk(graph.body))
 
 
 def _reads(graph: Graph) -> Reads:
-    found = {
+    return {
         value
         for node in walk(graph.body)
         if not isinstance(node, Await)  # only waits
         for value in reads_of(node)
     }
-    for node in walk(graph.body):
-        if isinstance(node, Loop):
-            found.add((node.subject.branch, node.subject.name))
-    return found
 
 
 def _without_tools(block: Block, reads: Reads) -> Block:
@@ -100,8 +105,6 @@ def _alive(block: Block, live: frozenset[str], reads: Reads) -> tuple[Block, fro
             live = live.union(*(ends for _, ends in arms))
             if not any(blocks_of(node)):
                 continue
-        elif isinstance(node, Loop):
-            live |= {branch for inner in walk(node.body) for branch in _branches(inner)}
         elif isinstance(node, Generate | Choose):
             if node.branch not in live and (node.branch, node.name or "") not in reads:
                 continue
@@ -117,10 +120,3 @@ def _alive(block: Block, live: frozenset[str], reads: Reads) -> tuple[Block, fro
             continue
         kept.append(node)
     return tuple(reversed(kept)), live
-
-
-def _branches(node: AnyNode) -> tuple[str, ...]:
-    if isinstance(node, Fork):
-        return (node.branch, *node.children)
-    branch = getattr(node, "branch", None)
-    return (branch,) if isinstance(branch, str) else ()

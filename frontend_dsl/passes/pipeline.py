@@ -9,6 +9,7 @@ from umbel.frontend_dsl.graph.nodes import Graph
 from umbel.frontend_dsl.passes.drop import drop_pure_tools, drop_unread
 from umbel.frontend_dsl.passes.order import order_instances, rank_calls
 from umbel.frontend_dsl.passes.parallel import run_branches_apart
+from umbel.frontend_dsl.passes.roll import roll_loops
 from umbel.runtime.errors import InvalidRequest
 
 
@@ -24,6 +25,7 @@ Pass = Callable[[Graph], tuple[Graph, str]]
 
 PASSES: dict[str, Pass] = {
     "drop": drop_pure_tools,
+    "roll": roll_loops,
     "parallel": run_branches_apart,
     "hoist": order_instances,
     "rank": rank_calls,

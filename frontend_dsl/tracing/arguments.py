@@ -41,6 +41,17 @@ def string_paths(value: Any, at: ArgPath) -> list[ArgPath]:
     return []
 
 
+def is_string_at(arguments: Mapping[str, Any], path: ArgPath) -> bool:
+    """Whether there is a string at `path`: what is fixed for some arguments others may not have."""
+    value: Any = arguments
+    for key in path:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return type(value) is str
+
+
 def _shape(value: Any, at: ArgPath, fixed: frozenset[ArgPath], budget: list[int]) -> Hashable:
     budget[0] -= 1
     if budget[0] < 0:

@@ -15,12 +15,14 @@ from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.graph.nodes import Arm, Block, Decide, Leave, Return
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
-from umbel.frontend_dsl.tracing.path import Fact, Finding, Mark, Met, Path, Point
+from umbel.frontend_dsl.tracing.path import MAX_TURNS, Fact, Finding, Mark, Met, Path, Point
 from umbel.frontend_dsl.tracing.recorder import Recording
 from umbel.frontend_dsl.tracing.results import as_data
 
 MAX_RUNS = 100  # of one program, each path by itself
 MAX_FORGETFUL_RUNS = 300  # with paths that forget what they decided
+# Whether paths forget, and how many turns of a loop are followed before it is left to Python.
+ATTEMPTS = ((False, MAX_TURNS), (True, MAX_TURNS), (True, 8))
 MAX_NODES = 10_000  # of a graph, written out: what follows a decision may be there once per way
 
 
@@ -62,22 +64,27 @@ class Explorer:
     num_runs: int = 0
     num_met: int = 0
     forgets: bool = False
+    max_turns: int = MAX_TURNS
+    most_turns: int = 0  # decisions on one line of one path
     _sizes: dict[int, tuple[nodes.AnyNode, int]] = field(default_factory=dict)
     _known: dict[Hashable, list[Known]] = field(default_factory=dict)
 
     def explore(self) -> Block:
         """The whole program. Raises `LeaveTrace` if every path leaves the trace."""
-        try:
-            block = self._from((), 0, 0).block
-        except _TooLarge:
-            self.forgets = True
+        reason: _TooLarge | None = None
+        for self.forgets, self.max_turns in ATTEMPTS:
+            if reason is not None and self.most_turns < self.max_turns < MAX_TURNS:
+                break  # it would be the same again
             self.num_runs = 0
             self._known.clear()
             self.leaves.clear()
             try:
-                block = self._from((), 0, 0).block
+                return self._whole(self._from((), 0, 0).block)
             except _TooLarge as error:
-                raise NotTraceable(LeaveTrace(str(error), self.start)) from None
+                reason = reason or error
+        raise NotTraceable(LeaveTrace(str(reason), self.start))
+
+    def _whole(self, block: Block) -> Block:
         if self.leaves and _always_leaves(block):
             raise self.leaves[0]
         return block
@@ -140,7 +147,8 @@ class Explorer:
 
     def _follow(self, script: tuple[int, ...]) -> tuple[Path, Any, Known | None]:
         """One run: its path, the node that ends it, and the known path it met."""
-        path = Path(script, self._meet, self.findings, forgets=self.forgets)
+        path = Path(script, self._meet, self.findings, forgets=self.forgets,
+                    max_turns=self.max_turns)  # fmt: skip
         recording = Recording(path, self.defaults, self.files, self.types)
         self.num_runs += 1
         try:
@@ -158,6 +166,7 @@ class Explorer:
             end = Leave(reason=error.reason, **recording.where(error.site))
         finally:
             self.tools.update(recording.tools)
+            self.most_turns = max(self.most_turns, path.most_turns)
         return path, end, None
 
 

@@ -6,7 +6,8 @@ trace before it happens.
 
 import builtins
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -152,6 +153,10 @@ class Hooks:
                 bool(item.observe(lambda text: text in container, "in")) if found is None else found
             )
         return item in container
+
+    def forever(self) -> Iterator[None]:
+        """What a `while` counts its turns by."""
+        return self.turns(itertools.repeat(None))
 
     def matched(self, value: Any) -> Any:
         """The subject of a `match` with class patterns, which Python looks up by itself."""

@@ -98,6 +98,7 @@ class Path:
         findings: dict[Finding, None],
         *,
         forgets: bool = False,
+        max_turns: int = MAX_TURNS,
     ) -> None:
         self.events: list[AnyNode | Mark | Point] = []
         self.reads: list[Fact] = []
@@ -105,10 +106,16 @@ class Path:
         self._script = script
         self._meet = meet
         self._forgets = forgets
+        self._max_turns = max_turns
         self._findings = findings
         self._facts: dict[Fact, object] = {}
         self._sites: Counter[Site] = Counter()
         self._loops: list[weakref.ref[Turns]] = []
+
+    @property
+    def most_turns(self) -> int:
+        """Decisions on the line that has most."""
+        return max(self._sites.values(), default=0)
 
     def site(self) -> Site:
         return Site.here()
@@ -210,8 +217,9 @@ class Path:
         site = self.site()
         self._sites[site] += 1
         if self.num_decisions >= len(self._script):
-            if self._sites[site] > MAX_TURNS:
-                raise LeaveTrace(f"decides more than {MAX_TURNS} times in a row here", site)
+            if self._sites[site] > self._max_turns:
+                times = self._max_turns
+                raise LeaveTrace(f"decides more than {times} times in a row here", site)
             if self.num_decisions >= MAX_DECISIONS:
                 raise LeaveTrace(f"a path has more than {MAX_DECISIONS} decisions", site)
             if len(groups) > MAX_OUTCOMES:
@@ -254,6 +262,10 @@ class Path:
         if key is not None and (entry := self._meet(key, self._facts)) is not None:
             raise Met(entry)
         self.events.append(Point(key, dict(self._facts), len(self.reads)))
+
+    def loop_turns(self) -> list[int]:
+        """The turns of the loops that the path is in, from outside in: 1, 2, ..."""
+        return [loop.count for ref in self._loops if (loop := ref()) is not None]
 
     def turns(self, values: Any) -> Iterator[Any]:
         """`values`, counted: how far a loop has come is part of where the program stands."""

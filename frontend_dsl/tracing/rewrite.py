@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 
 HOOKS = "__umbel_trace__"
+TURN = "__umbel_turn__"  # the variable of a `while` that was made a `for`
 _REFUSED: dict[type[ast.stmt], str] = {
     ast.Try: "try looks at failures",
     ast.TryStar: "try looks at failures",
@@ -186,6 +187,18 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         node.iter = _hook("turns", node.iter, node.iter)
         return node
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        """`for _ in forever: if not test: break ...`, so that its turns are counted."""
+        self.generic_visit(node)
+        if node.orelse:
+            return node  # a break would leave it out
+        stop = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Break()], [])
+        target = ast.Name(TURN, ast.Store())
+        loop = ast.For(target, _hook("forever", node.test), [stop, *node.body], [])
+        for new in (stop, stop.test, stop.body[0], target, loop):
+            ast.copy_location(new, node.test)
+        return ast.copy_location(loop, node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         pieces: list[ast.expr] = []

@@ -36,10 +36,10 @@ class Symbol(str):
 
     def observe(self, function: Callable[[str], Any], what: str) -> Any:
         """`function` of the text; several paths if it depends on outcomes."""
-        if len(self.parts) == 1 and not isinstance(self.parts[0], str):
-            return self.path.observe(self.parts[0], function, what)
+        if self.only_part is not None:
+            return self.path.observe(self.only_part, function, what)
         text = "".join(
-            part if isinstance(part, str) else self.path.observe(part, _same, what)
+            self.path.observe(part, _same, what) if isinstance(part, Ref | Arg) else str(part)
             for part in self.parts
         )
         return function(text)
@@ -48,16 +48,22 @@ class Symbol(str):
         return str(self.observe(_same, what))
 
     def with_op(self, name: str, *args: str | int | None) -> "Symbol | str":
-        if len(self.parts) == 1 and not isinstance(self.parts[0], str):
-            part = self.parts[0]
+        part = self.only_part
+        if part is not None:
             return Symbol(self.path, (part.with_ops((*part.ops, Op(name, args))),))
         return apply_ops(self.known(name), (Op(name, args),))
 
     @property
+    def only_part(self) -> Ref | Arg | None:
+        """The one value that the text is; None: it is put together."""
+        part = self.parts[0] if len(self.parts) == 1 else None
+        return part if isinstance(part, Ref | Arg) else None
+
+    @property
     def open_part(self) -> Ref | Arg | None:
         """The one value that the text is, if it can be any."""
-        part = self.parts[0] if len(self.parts) == 1 else ""
-        return None if isinstance(part, str) or not self.path.is_open(part) else part
+        part = self.only_part
+        return part if part is not None and self.path.is_open(part) else None
 
     def test(self, name: str, *args: Any) -> bool | None:
         """Whether the test `name` holds; None: not asked, since the text has few outcomes, or is
@@ -129,8 +135,8 @@ class Symbol(str):
         return float(self.observe(float, "float()"))
 
     def _equals(self, other: str) -> bool:
-        if len(self.parts) == 1 and not isinstance(self.parts[0], str):
-            return self.path.equals(self.parts[0], other)
+        if self.only_part is not None:
+            return self.path.equals(self.only_part, other)
         return bool(self.observe(lambda text: text == other, "=="))
 
 
@@ -204,7 +210,8 @@ def has_symbol(value: object) -> bool:
 
 
 def _is_open(symbol: Symbol) -> bool:
-    return any(not isinstance(part, str) and symbol.path.is_open(part) for part in symbol.parts)
+    values = (part for part in symbol.parts if isinstance(part, Ref | Arg))
+    return any(symbol.path.is_open(part) for part in values)
 
 
 def _same(text: str) -> str:

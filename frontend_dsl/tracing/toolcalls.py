@@ -64,11 +64,7 @@ class TraceFlag(TraceTool):
 def call_tool(recording: Recording, tool: Tool, *args: Any, **options: Any) -> Any:
     """Record a call. Constant arguments are checked now, the others when the graph runs."""
     path = recording.path
-    key = ("tool calls", tool.name)
-    known = path.get(key)
-    number = known + 1 if isinstance(known, int) else 1
-    path.set(key, number)
-    call_id = f"{tool.name}#{number}"
+    call_id = _call_id(recording, tool)
     try:
         bound = tool.signature.bind(*args, **options)
     except TypeError as error:
@@ -110,3 +106,17 @@ def _data(value: object, recording: Recording) -> nodes.Data:
     if isinstance(value, TraceJson):
         return nodes.Decoded(*value.owner)
     return as_data(value, recording.path)
+
+
+def _call_id(recording: Recording, tool: Tool) -> str:
+    """A name for the call that it has on all paths: by its line and the turns of the loops around
+    it, not by how many calls a path has made before.
+    """
+    path = recording.path
+    turns = "".join(f"#{count}" for count in path.loop_turns())
+    place = f"{tool.name}:{path.site().line}{turns}"
+    key = ("tool calls", place)
+    known = path.get(key)
+    number = known + 1 if isinstance(known, int) else 1
+    path.set(key, number)
+    return place if number == 1 else f"{place}.{number}"

@@ -7,8 +7,9 @@ from typing import Any
 
 from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph.nodes import Graph
+from umbel.frontend_dsl.graph.values import argument
 from umbel.frontend_dsl.tools import Tool
-from umbel.frontend_dsl.tracing.arguments import ArgPath, symbols
+from umbel.frontend_dsl.tracing.arguments import ArgPath, is_string_at, symbols
 from umbel.frontend_dsl.tracing.explore import Explorer
 from umbel.frontend_dsl.tracing.hooks import Hooks
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
@@ -76,6 +77,11 @@ def trace(program: Any, arguments: Mapping[str, Any], fixed: frozenset[ArgPath])
         files=tuple(explorer.files),
         defaults=dict(program.defaults),
         body=without_redundant_waits(block),
+        made_for=tuple(
+            (path, argument(arguments, path))
+            for path in sorted(fixed, key=repr)
+            if is_string_at(arguments, path)
+        ),
     )
     return Traced(
         graph=graph,

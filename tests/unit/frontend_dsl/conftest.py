@@ -1,4 +1,4 @@
-"""No test here may hang: after a minute the stacks of all threads are printed and the run ends."""
+"""No test here may hang: after five minutes the stacks of all threads are printed and the run ends."""
 
 import faulthandler
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _ends_within_a_minute() -> Iterator[None]:
-    faulthandler.dump_traceback_later(60, exit=True)
+def _ends_in_time() -> Iterator[None]:
+    faulthandler.dump_traceback_later(300, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()

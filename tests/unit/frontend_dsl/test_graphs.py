@@ -25,6 +25,7 @@ from umbel.frontend_dsl import (
 )
 from umbel.frontend_dsl.graph.drawing import as_mermaid, as_svg, as_text
 from umbel.frontend_dsl.graph.nodes import (
+    Again,
     Arg,
     Arm,
     Block,
@@ -63,13 +64,20 @@ def _graph(*body: Any, **options: Any) -> Graph:
     return Graph(name="g", files=("g.py",), body=body, **options)
 
 
-LOOP = Loop(
-    index="i",
-    body=(Generate(branch="root", name="step{i}", options={"choices": ["go", "stop"]}),),
-    subject=Ref("root", "step{i}"),
-    until=("stop",),
-    max_turns=5,
-)
+def _loop(*body: Any, until: str = "stop", max_turns: int = 5, **options: Any) -> Loop:
+    """Ask "go" or "stop", do `body`, and once more unless it is `until`."""
+    step = Generate(branch="root", name="step{i}", options={"choices": ["go", "stop"]})
+    decide = Decide(
+        subject=Ref("root", "step{i}"), arms=(Arm((until,), ()),), otherwise=(Again(index="i"),)
+    )
+    return Loop(index="i", body=(step, *body, decide), max_turns=max_turns, **options)
+
+
+def _endless(*body: Any, max_turns: int) -> Loop:
+    return Loop(index="i", body=(*body, Again(index="i")), max_turns=max_turns)
+
+
+LOOP = _loop()
 
 
 def test_a_stored_graph_runs_like_its_program() -> None:
@@ -158,13 +166,12 @@ def test_a_loop_runs_until_its_value_or_its_bound(is_parallel: bool) -> None:
             return "stop" if len(context) > 6 else "go"
 
     looping = _graph(LOOP, Say(branch="root", parts=("end",)), is_parallel=is_parallel)
-    bounded = _graph(
-        msgspec.structs.replace(LOOP, until=("never",), max_turns=2), is_parallel=is_parallel
-    )
+    after = Say(branch="root", parts=("enough",))
+    bounded = _graph(_loop(until="x", max_turns=2, last=(after,)), is_parallel=is_parallel)
 
     with FakeClient(model=Counting()) as client:
         assert GraphProgram(looping).run(client).text() == "gogogostopend"
-        assert GraphProgram(bounded).run(client).text() == "gogo"
+        assert GraphProgram(bounded).run(client).text() == "gogoenough"
 
 
 @pytest.mark.parametrize("is_parallel", [True, False])
@@ -172,7 +179,7 @@ def test_a_loop_may_fork(is_parallel: bool) -> None:
     fork = Fork(branch="root", children=("root/fork{i}",))
     inside = Generate(branch="root/fork{i}", name="x", options={"max_tokens": 2})
     quote = Say(branch="root", parts=(Ref("root/fork{i}", "x"), ";"))
-    loop = msgspec.structs.replace(LOOP, body=(*LOOP.body, fork, inside, quote))
+    loop = _loop(fork, inside, quote)
 
     with FakeClient() as client:
         state = GraphProgram(_graph(loop, is_parallel=is_parallel)).run(client)
@@ -198,16 +205,24 @@ def _nested(depth: int) -> Block:
 @pytest.mark.parametrize(
     ("graph", "message"),
     [
-        (_graph(*[Say(branch="root", parts=("a",))] * 30), "max_nodes=20"),
+        (_graph(*[Say(branch="root", parts=("a",))] * 70), "max_nodes=60"),
         (_graph(*_nested(6)), "max_depth=5"),
         (_graph(Fork(branch="root", children=tuple(f"root/{i}" for i in range(9)))), "max_width=8"),
         (_graph(*[Fork(branch="root", children=("root/x",) * 7)] * 3), "max_branches=20"),
         (_graph(Choose(branch="root", choices=(("a",),) * 9)), "max_choices=8"),
         (_graph(msgspec.structs.replace(LOOP, max_turns=60)), "max_turns=50"),
-        (_graph(msgspec.structs.replace(LOOP, body=(PICK,) * 3, max_turns=40)), "max_calls=100"),
-        (_graph(msgspec.structs.replace(LOOP, body=(GEN,), max_turns=40)), "max_tokens=300"),
+        (_graph(_endless(Say(branch="root", parts=("a",)), max_turns=30)), "max_nodes=60"),
+        (_graph(_endless(PICK, PICK, PICK, max_turns=11)), "max_calls=30"),
+        (_graph(_endless(GEN, max_turns=29)), ""),
+        (_graph(_endless(GEN, max_turns=30)), "max_tokens=290"),
         (_graph(GEN, defaults={"max_tokens": 290}), ""),
-        (_graph(Generate(branch="root"), defaults={"max_tokens": 301}), "max_tokens=300"),
+        (_graph(Generate(branch="root"), defaults={"max_tokens": 301}), "max_tokens=290"),
+        (_graph(_endless(Again(index="i"), max_turns=2)), "in the middle of a path"),
+        (_graph(_loop(last=(Again(index="i"),))), "goes on after its last turn"),
+        (
+            _graph(_loop(Say(branch="root/fork{i-1}[0]", parts=("a",)))),
+            "no branch of the same turn",
+        ),
         (_graph(Generate(branch="root", options={"max_tokens": None})), "whole number"),
         (_graph(Say(branch="root", parts=("a",), token_ids=(1, 2))), "no token ids"),
         (_graph(Say(branch="root", parts=(Ref("root", "x", (Op("eval"),)),))), "not an operation"),
@@ -226,8 +241,8 @@ def _nested(depth: int) -> Block:
 )
 def test_a_graph_beyond_its_bounds_is_refused(graph: Graph, message: str) -> None:
     limits = GraphLimits(
-        max_nodes=20, max_depth=5, max_width=8, max_branches=20, max_choices=8, max_turns=50,
-        max_calls=100, max_tokens=300,
+        max_nodes=60, max_depth=5, max_width=8, max_branches=20, max_choices=8, max_turns=50,
+        max_calls=30, max_tokens=290,
     )  # fmt: skip
 
     if not message:
@@ -278,10 +293,8 @@ def test_a_hundred_thousand_nodes_are_handled_where_they_are_accepted() -> None:
 
 def test_a_branch_that_a_loop_makes_twice_fails_the_run() -> None:
     fork = Fork(branch="root", children=("root/again",))
-    loop = msgspec.structs.replace(LOOP, body=(*LOOP.body, fork), until=("never",))
-
-    with FakeClient() as client, pytest.raises(ProgramError, match="exists already"):
-        GraphProgram(_graph(loop)).run(client)
+    with pytest.raises(InvalidRequest, match="no new branch below 'root'"):
+        GraphProgram(_graph(_loop(fork)))
 
 
 def test_options_that_json_spells_otherwise_arrive_as_they_were() -> None:
@@ -316,6 +329,12 @@ def test_options_that_json_spells_otherwise_arrive_as_they_were() -> None:
             ),
             "no variable 'x'",
         ),
+        ((Again(index="i"),), "there is no loop 'i'"),
+        ((LOOP, Say(branch="root", parts=(Ref("root", "step1"),))), "no variable 'step1'"),
+        (
+            (_loop(Say(branch="root", parts=(Ref("root", "step{i+1}"),))),),
+            "no variable 'step1'",
+        ),
     ],
 )
 def test_a_graph_that_cannot_run_is_refused(body: Block, message: str) -> None:
@@ -331,7 +350,9 @@ def test_a_graph_that_cannot_run_is_refused(body: Block, message: str) -> None:
     [
         ((Generate(branch="root", name="x", line=4),), "g.py:4: warning: the program does not"),
         ((Generate(branch="root", options=ENDLESS),), "cannot end"),
-        ((msgspec.structs.replace(LOOP, until=("halt",)),), "cannot end before 5 turns"),
+        ((_loop(until="halt"),), "cannot end before 5 turns"),
+        ((_loop(until="halt"),), "it can never be 'halt'"),
+        ((_endless(Generate(branch="root", name="x{i}"), max_turns=3),), "does not read 'x2'"),
         (
             (
                 Choose(branch="root", name="v", choices=(("yes",), ("no",))),
@@ -368,3 +389,19 @@ def test_drawings_escape_what_programs_say() -> None:
     xml.dom.minidom.parseString(as_svg(nasty))
     assert "<script>" not in as_svg(nasty)
     assert '<script>"' not in as_mermaid(nasty)
+
+
+def test_a_graph_that_was_made_for_one_argument_refuses_others() -> None:
+    @program
+    def splits(s: State, words: str) -> int:
+        s += words + gen("x", max_tokens=2)
+        return len(words.split())
+
+    graph = splits.compile(words="a b").graph
+    assert graph is not None
+    made = GraphProgram(from_json(to_json(graph)))
+
+    with FakeClient() as client:
+        assert made.run(client, words="a b").result == 2
+        with pytest.raises(ProgramError, match=r"made for 'a b' alone, not 'c'; compile it"):
+            made.run(client, words="c")

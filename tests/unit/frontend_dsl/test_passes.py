@@ -178,10 +178,10 @@ def test_an_unknown_pass_is_refused() -> None:
 
 
 @given(steps=steps_of_depth(2), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_dropping_never_changes_a_result(steps: tuple[Step, ...], seed: int) -> None:
     made, source = random_program(steps)
-    compiled = made.compile(reads_result_only=True)
+    compiled = made.compile(reads_result_only=True, a="Ada", b="x")
     if compiled.graph is None or compiled.traced is None:
         return
 
