@@ -1,4 +1,4 @@
-"""No test here may hang: after five minutes the stacks of all threads are printed and the run ends."""
+"""No test here may hang: after five minutes all stacks are printed and the run ends."""
 
 import faulthandler
 from collections.abc import Iterator
