@@ -9,6 +9,7 @@ its own up, computes again later, and so the oldest always gets on.
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import TYPE_CHECKING
 
 from umbel.radix_cache.plan import CutCost
@@ -129,17 +130,20 @@ class Scheduler:
         self.counts.num_steps += 1
         self.counts.num_computed += plan.num_tokens
         self.counts.num_reused += plan.num_reused
+        errors: dict[Request, UmbelError] = {}
         for wanted, logprob in zip(plan.scored, scored, strict=True):
-            wanted.request.add_score(logprob)
-        errors: list[tuple[Request, UmbelError]] = []
+            if isnan(logprob.logprob):
+                errors.setdefault(wanted.request, _no_score(logprob.token_id))
+            else:
+                wanted.request.add_score(logprob)
         for sample, choice in zip(plan.samples, sampled, strict=True):
             error = self._accept(sample, choice)
             if error is not None:
-                errors.append((sample.request, error))
+                errors.setdefault(sample.request, error)
         for draft in plan.drafts:
             self._settle(draft)
         self._cache.commit_step()
-        updates = [self._fail(request, error) for request, error in errors]
+        updates = [self._fail(request, error) for request, error in errors.items()]
         num_rows = plan.num_tokens
         for request in plan.requests:
             if request.request_id in self._requests:
@@ -337,6 +341,12 @@ def _remove(requests: list[Request], request: Request) -> None:
     index = bisect_left(requests, request.arrival, key=_arrival)
     assert requests[index] is request, "the queues are ordered by arrival"
     del requests[index]
+
+
+def _no_score(token_id: int) -> EngineError:
+    return EngineError(
+        f"the log-probability of token {token_id} is nan: the model or its weights are at fault"
+    )
 
 
 def _own(error: UmbelError) -> UmbelError:

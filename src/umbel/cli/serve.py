@@ -26,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument("--max-body-bytes", type=int, metavar="BYTES")
     group.add_argument("--max-request-s", type=float, metavar="S", help="deadline of any request")
+    group.add_argument(
+        "--write-timeout-s",
+        type=float,
+        metavar="S",
+        help="disconnect who reads nothing so long",
+    )
     group.add_argument("--drain-s", type=float, metavar="S", help="time to finish after SIGTERM")
     group.add_argument("--dump", type=Path, metavar="FILE", help="append each request as JSON")
     group.add_argument(
@@ -70,7 +76,7 @@ def _log_access() -> None:
 
 def make_settings(args: argparse.Namespace) -> ServerSettings:
     """The server's settings for the options that were given; the others keep their defaults."""
-    names = ("max_body_bytes", "max_request_s", "drain_s", "dump")
+    names = ("max_body_bytes", "max_request_s", "write_timeout_s", "drain_s", "dump")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     of_environment = os.environ.get(KEYS_VARIABLE, "")
     keys = [*args.api_key, *filter(None, of_environment.split(","))]

@@ -213,14 +213,25 @@ def _prepare(service: Service, body: CompletionBody) -> _Task:
         options[wanted.kind] = wanted.source
     params = SamplingParams(**options)
     prompts = _prompts(body.prompt, service.settings.max_prompts)
+    jobs = [Job(list(encode_prompt(service.engine, prompt)), params) for prompt in prompts]
+    if body.max_tokens is None:
+        jobs = [_clipped(job, service.engine.context_len) for job in jobs]
     return _Task(
-        jobs=[Job(list(encode_prompt(service.engine, prompt)), params) for prompt in prompts],
+        jobs=jobs,
         n=n,
         field=wanted.field if wanted is not None else "",
         is_echo=bool(body.echo),
         is_dry=max_tokens == 0,
         num_top=body.logprobs,
     )
+
+
+def _clipped(job: Job, context_len: int) -> Job:
+    """With no more tokens than the context has room for: nobody asked for the default."""
+    room = context_len - len(job.prompt_ids)
+    if not 0 < room < DEFAULT_MAX_TOKENS:
+        return job  # it fits, or not even one token does: an error
+    return replace(job, params=job.params.with_options(max_tokens=room))
 
 
 def _prompts(given: str | list[str | int | list[int]], max_prompts: int) -> list[str | list[int]]:

@@ -31,6 +31,9 @@ class ServerMetrics:
         self.finished = Counter(
             "umbel_finished_sequences", "Sequences that ended", ["reason"], registry=self._registry
         )
+        self.write_timeouts = Counter(
+            "umbel_write_timeouts", "Connections whose client read nothing", registry=self._registry
+        )
         self.first_token_s = self._histogram(
             "umbel_time_to_first_token_seconds", "From request to first output", _SECONDS
         )

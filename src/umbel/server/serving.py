@@ -7,8 +7,10 @@ from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from umbel.server.app import App
+from umbel.server.service import Service
 
 _EXTRA_S = 5.0  # after the calls were ended, for their answers to be written
 
@@ -52,6 +54,43 @@ class DrainingServer(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._app.service.begin_drain)
 
 
+def _protocol_of(service: Service) -> type[H11Protocol]:
+    """Connections that are broken when their client reads nothing for `write_timeout_s` while more
+    waits to be written. What runs for them ends then, as for a client that left.
+
+    h11 in asyncio's own loop on purpose: httptools and uvloop took the same 0.17 ms of CPU for a
+    streamed token.
+    """
+
+    class ImpatientProtocol(H11Protocol):
+        _write_timer: asyncio.TimerHandle | None = None
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._write_timer = self.loop.call_later(
+                service.settings.write_timeout_s, self._give_up
+            )
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._stop_timer()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def _give_up(self) -> None:
+            service.metrics.write_timeouts.inc()
+            self.transport.abort()
+
+        def _stop_timer(self) -> None:
+            if self._write_timer is not None:
+                self._write_timer.cancel()
+                self._write_timer = None
+
+    return ImpatientProtocol
+
+
 def make_server(
     app: App,
     *,
@@ -69,6 +108,8 @@ def make_server(
         log_config=None,  # logging is the application's
         access_log=False,  # ours is written by the gate
         lifespan="on",
+        http=_protocol_of(app.service),
+        loop="asyncio",
         ws="none",
         timeout_keep_alive=60,  # s; clients keep connections in pools
         timeout_graceful_shutdown=int(app.service.settings.drain_s + _EXTRA_S),

@@ -20,6 +20,7 @@ class ServerSettings:
     max_body_bytes: int = 16 << 20
     max_request_s: float | None = None  # of every request; its own deadline may be shorter
     max_prompts: int = 1024  # of one completion request
+    write_timeout_s: float = 60.0  # a client that reads nothing for so long is disconnected
     drain_s: float = 30.0  # after SIGTERM: how long running requests may go on
     retry_after_s: int = 1  # what clients are told when the queue is full
     num_workers: int = 2  # threads that render templates and tokenize
@@ -43,6 +44,8 @@ class ServerSettings:
                 raise self._bad(name, "at least 1")
         if self.drain_s < 0:
             raise self._bad("drain_s", "at least 0")
+        if self.write_timeout_s <= 0:
+            raise self._bad("write_timeout_s", "more than 0")
         if self.max_request_s is not None and self.max_request_s <= 0:
             raise self._bad("max_request_s", "more than 0, or None")
         if not all(key and key.isascii() for key in self.api_keys):

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from unit.server.scripted_engine import EOS_ID, server
+from unit.server.scripted_engine import CONTEXT_LEN, EOS_ID, server
 
 COMPLETIONS = "/v1/completions"
 
@@ -161,3 +161,16 @@ def test_the_end_token_is_no_token_of_the_logprobs() -> None:
     assert answer.json["choices"][0]["logprobs"]["tokens"] == ["a"]
     assert answer.json["usage"]["completion_tokens"] == 2
     assert EOS_ID == 0
+
+
+def test_the_default_of_max_tokens_is_clipped_to_the_context_and_a_given_one_refused() -> None:
+    prompt = "x" * (CONTEXT_LEN - 5)
+    with server() as rig:
+        rig.script("y" * 50)
+        default = rig.post(COMPLETIONS, {"prompt": prompt})
+        given = rig.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 16})
+        full = rig.post(COMPLETIONS, {"prompt": "x" * CONTEXT_LEN})
+
+    assert default.json["choices"][0]["text"] == "y" * 5
+    assert default.json["choices"][0]["finish_reason"] == "length"
+    assert given.error["code"] == full.error["code"] == "context_length_exceeded"
