@@ -11,7 +11,7 @@ import numpy as np
 
 from umbel.grammar.pushdown.budgets import budget_row, worst_cost
 from umbel.grammar.pushdown.configs import Config, Configs
-from umbel.grammar.pushdown.forcing import forced_bytes
+from umbel.grammar.pushdown.forcing import forced_bytes, next_bytes
 from umbel.grammar.pushdown.masks import fill_row, has_any, make_mask
 from umbel.grammar.pushdown.reading import MaskRow
 from umbel.grammar.pushdown.rules import RuleState
@@ -68,6 +68,19 @@ class TokenMachine:
         if token_id in self.vocabulary.eos_ids and config.can_end and config is not ENDED:
             return ENDED
         return self._configs.after_token(config, token_id)
+
+    def move_byte(self, config: Config, value: int) -> Config | None:
+        """The place after one byte, whether there is a token for it or not."""
+        return self._configs.after_byte(config, value)
+
+    def next_bytes(self, config: Config) -> set[int]:
+        """The bytes that `move_byte` takes."""
+        return next_bytes(config)
+
+    @property
+    def num_states(self) -> int:
+        """The places and stacks made so far."""
+        return self._configs.num_states
 
     def fill(self, config: Config, row: MaskRow, budget: int | None) -> None:
         """Write the tokens allowed next into row [W] uint32, EOS ids exactly when accepting.

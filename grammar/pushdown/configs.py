@@ -41,6 +41,11 @@ class Configs:
         self._configs: dict[object, Config] = {}
         self.start = self._first()
 
+    @property
+    def num_states(self) -> int:
+        """The places and stacks kept."""
+        return len(self._configs) + len(self.stacks)
+
     def _first(self) -> Config:
         stack = self.stacks.push((self._root,), self.stacks.bottom)
         return self._interned(dict.fromkeys(stack.heads), stack.can_end)
@@ -60,7 +65,7 @@ class Configs:
             found = self._settled(after) if after else None
             if found is not None:
                 config.moves[token_id] = found
-                if len(self._configs) + len(self.stacks) > _MAX_KEPT:
+                if self.num_states > _MAX_KEPT:
                     self._forget()
         return found
 

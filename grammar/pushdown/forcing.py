@@ -45,3 +45,18 @@ def _only_byte(config: Config) -> int | None:
             seen.update(more)
             pending += more
     return only
+
+
+def next_bytes(config: Config) -> set[int]:
+    """The bytes that may come next."""
+    found: set[int] = set()
+    pending = list(config.threads)
+    seen = set(pending)
+    for reader, state, follow in pending:
+        found.update(reader.next_bytes(state))
+        tag = reader.tag(state)
+        if tag >= 0:
+            more = [head for head in follow[tag].heads if head not in seen]
+            seen.update(more)
+            pending += more
+    return found

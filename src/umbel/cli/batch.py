@@ -28,8 +28,6 @@ from umbel.frontend_dsl.batch.pipeline import BatchReport
 from umbel.frontend_dsl.batch.sources import count_items, fingerprint, read_items
 from umbel.runtime.errors import InvalidRequest
 
-HELP = "run a program over a file of items, or do the requests of a file"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

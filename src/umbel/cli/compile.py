@@ -9,8 +9,6 @@ from umbel.frontend_dsl.graph.serial import check, content_hash, to_json
 from umbel.frontend_dsl.graph.verify import problems_of
 from umbel.runtime.errors import InvalidRequest
 
-HELP = "compile a program to a graph, and check it"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -11,8 +11,6 @@ from umbel.cli.engine_options import add_engine_arguments, start_engine
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SamplingParams
 
-HELP = "generate text after a prompt"
-
 _NUMBERS = {
     "max_tokens": int, "min_tokens": int, "temperature": float, "top_k": int, "top_p": float,
     "min_p": float, "repetition_penalty": float, "frequency_penalty": float,

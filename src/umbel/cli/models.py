@@ -8,8 +8,6 @@ from rich.table import Table
 
 from umbel.runtime.loading.source import list_models
 
-HELP = "list the models that are installed and can be loaded"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", help="also look for models in this folder")

@@ -2,6 +2,4 @@
 
 from umbel.runtime.roofline.command import add_arguments, run
 
-HELP = "what can this model do on this device: bounds, knee, batch, cost"
-
-__all__ = ["HELP", "add_arguments", "run"]
+__all__ = ["add_arguments", "run"]

@@ -16,8 +16,6 @@ import msgspec
 from umbel.runtime.errors import InvalidRequest
 from umbel.server.dump import DumpedRequest
 
-HELP = "send the requests of a dump to a server again"
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

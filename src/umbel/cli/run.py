@@ -14,8 +14,6 @@ from umbel.cli.engine_options import add_engine_arguments, start_engine
 from umbel.frontend_dsl import Program, State, draw
 from umbel.runtime.errors import InvalidRequest
 
-HELP = "run a program of a Python file"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -9,7 +9,6 @@ from umbel.cli.engine_options import add_engine_arguments, start_engine
 from umbel.runtime.errors import InvalidRequest
 from umbel.server.settings import ServerSettings
 
-HELP = "serve the engine over HTTP, with OpenAI's interface"
 KEYS_VARIABLE = "UMBEL_API_KEYS"
 DEFAULT_STATE = "~/.local/state/umbel/server-PORT"
 

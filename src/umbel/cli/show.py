@@ -8,8 +8,6 @@ from umbel.cli.targets import read_graph
 from umbel.frontend_dsl.graph.drawing import as_mermaid, as_svg, as_text
 from umbel.runtime.errors import InvalidRequest
 
-HELP = "draw a program's graph"
-
 _FORMATS = {"text": as_text, "mermaid": as_mermaid, "svg": as_svg}
 
 

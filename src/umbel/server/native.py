@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.responses import Response
 
-from umbel.runtime.errors import (
-    InvalidConstraint,
-    InvalidRequest,
-    UnsatisfiableConstraint,
-    UnsupportedConstraint,
-)
+from umbel.grammar import Constraint, GrammarError, check
+from umbel.runtime.errors import InvalidConstraint, InvalidRequest
 from umbel.runtime.generation import encode_prompt
 from umbel.runtime.params import CONSTRAINT_KINDS, SamplingParams
 from umbel.server.answers import json_response
@@ -27,11 +23,11 @@ from umbel.server.protocol.native import (
     GrammarAnswer,
     GrammarBody,
     HealthAnswer,
+    InstanceAnswer,
     ModelCard,
     ModelList,
     TokenizeAnswer,
     TokenizeBody,
-    Verdict,
 )
 from umbel.server.service import Service
 
@@ -95,7 +91,7 @@ async def check_grammar(service: Service, request: Request) -> Response:
             f"expected exactly one of {', '.join(CONSTRAINT_KINDS)}, got {len(given)}"
         )
     params = SamplingParams(**given)
-    answer = await asyncio.to_thread(_check, service, params)
+    answer = await asyncio.to_thread(_check, service, params, body.instance)
     return json_response(answer)
 
 
@@ -147,25 +143,44 @@ def _tokenize(service: Service, body: TokenizeBody) -> list[int]:
     return encode_input(service, body.prompt, body.messages)
 
 
-def _check(service: Service, params: SamplingParams) -> GrammarAnswer:
-    kind = params.constraint_kind or ""
-    started_s = time.perf_counter()
-    answer = GrammarAnswer(verdict="exact", kind=kind, compile_ms=0.0)
-    try:
-        constraint = service.engine.compile_constraint(params)
-        assert constraint is not None
-        answer.min_tokens = constraint.start().closing_cost
-    except InvalidConstraint as error:
-        answer.verdict = _verdict(error)
-        answer.message, answer.where = str(error), error.where
-    answer.compile_ms = round((time.perf_counter() - started_s) * 1e3, 3)
+def _check(service: Service, params: SamplingParams, instance: str | None) -> GrammarAnswer:
+    report = check.check_grammar(lambda: _compiled(service, params))
+    answer = GrammarAnswer(
+        verdict=report.verdict,
+        kind=params.constraint_kind or "",
+        message=report.message,
+        where=report.where,
+        keyword=report.keyword,
+        warnings=list(report.warnings),
+        compile_ms=report.compile_ms,
+        num_states=report.num_states,
+        min_tokens=report.min_tokens,
+        example=report.example,
+    )
+    if instance is not None and report.constraint is not None:
+        try:
+            read = check.check_instance(report.constraint, instance)
+        except GrammarError as error:
+            raise InvalidRequest(str(error), param="instance") from error
+        answer.instance = InstanceAnswer(
+            accepted=read.is_accepted,
+            offset=read.offset,
+            line=read.line,
+            column=read.column,
+            expected=list(read.expected),
+        )
     return answer
 
 
-def _verdict(error: InvalidConstraint) -> Verdict:
-    if isinstance(error, UnsupportedConstraint):
-        return "refused"
-    return "unsatisfiable" if isinstance(error, UnsatisfiableConstraint) else "invalid"
+def _compiled(service: Service, params: SamplingParams) -> Constraint:
+    try:
+        constraint = service.engine.compile_constraint(params)
+    except InvalidConstraint as error:
+        if isinstance(error.__cause__, GrammarError):
+            raise error.__cause__ from error
+        raise
+    assert constraint is not None
+    return constraint
 
 
 def _card(service: Service) -> ModelCard:

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from umbel.grammar.check import Verdict
 from umbel.server.protocol.chat import ChatMessage
 
 
@@ -85,7 +86,7 @@ class ScoreAnswer(msgspec.Struct, kw_only=True):
 
 
 class GrammarBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Exactly one of these."""
+    """Exactly one grammar; `instance` is a text to read with it."""
 
     json_schema: str | bool | dict[str, Any] | None = None
     regex: str | None = None
@@ -93,9 +94,17 @@ class GrammarBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     lark: str | None = None
     gbnf: str | None = None
     structural_tag: str | dict[str, Any] | None = None
+    instance: str | None = None
 
 
-Verdict = Literal["exact", "refused", "unsatisfiable", "invalid"]
+class InstanceAnswer(msgspec.Struct, kw_only=True):
+    """If not accepted: the place of the first byte that does not fit, and what could have come."""
+
+    accepted: bool
+    offset: int
+    line: int
+    column: int
+    expected: list[str]
 
 
 class GrammarAnswer(msgspec.Struct, kw_only=True):
@@ -105,8 +114,13 @@ class GrammarAnswer(msgspec.Struct, kw_only=True):
     kind: str
     message: str | None = None
     where: str | None = None
+    keyword: str | None = None
+    warnings: list[str] = []
     compile_ms: float  # of this call: next to nothing when it was compiled before
+    num_states: int | None = None  # made so far: they are made as texts reach them
     min_tokens: int | None = None  # an upper bound on the length of its shortest output
+    example: str | None = None
+    instance: InstanceAnswer | None = None
 
 
 class HealthAnswer(msgspec.Struct, kw_only=True):
