@@ -72,6 +72,11 @@ class TokenTrie:
             np.add.at(below, self.parent[nodes], below[nodes] + 1)
         return below
 
+    def children(self, start: int, end: int) -> tuple[int, int]:
+        """The range of the children of a non-empty range of nodes of one level."""
+        last = end - 1
+        return int(self.child_start[start]), int(self.child_start[last] + self.child_count[last])
+
     def find(self, text: bytes) -> int | None:
         """The node reached from the root by `text`, or None."""
         node = 0

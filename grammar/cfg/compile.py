@@ -7,9 +7,9 @@ from typing import Any
 
 from umbel.grammar.cfg.assemble import Embedding, Shift, assemble
 from umbel.grammar.cfg.expressions import Grammar, Special
+from umbel.grammar.cfg.parser import Parser
 from umbel.grammar.cfg.read_gbnf import read_gbnf
 from umbel.grammar.cfg.read_lark import read_lark
-from umbel.grammar.cfg.states import Parser
 from umbel.grammar.cfg.tags import Lowering, structural_tag
 from umbel.grammar.cfg.terminals import Terminal
 from umbel.grammar.cfg.tools import tool_calls

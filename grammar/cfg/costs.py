@@ -14,7 +14,8 @@ from umbel.grammar.pushdown.leaves import TokenLeaf, dfa_leaf
 from umbel.grammar.pushdown.rules import UNREACHABLE, Measure, RuleState
 
 if TYPE_CHECKING:
-    from umbel.grammar.cfg.states import Frame, ParserState
+    from umbel.grammar.cfg.frames import Frame
+    from umbel.grammar.cfg.states import ParserState
 
 
 class _Prices:

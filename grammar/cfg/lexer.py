@@ -13,10 +13,17 @@ from functools import lru_cache
 import numpy as np
 
 from umbel.grammar.automaton import ByteDfa, shared_columns
+from umbel.grammar.cfg.first_bytes import live_bytes
 from umbel.grammar.cfg.terminals import Terminal
 from umbel.grammar.errors import UnsupportedGrammar
 from umbel.grammar.limits import Limits
-from umbel.grammar.pushdown.leaves import NO_TAG, DfaLeaf, Leaf, literal_leaf
+from umbel.grammar.pushdown.leaves import (
+    NO_TAG,
+    DfaLeaf,
+    Leaf,
+    dfa_leaf,
+    literal_leaf,
+)
 
 _MAX_PENDING_BYTES = 3
 _MAX_PENDING = 48
@@ -46,12 +53,14 @@ class Lexeme:
     tags: list[int]
     literals: list[tuple[bytes, int]] | None = None
     fallbacks: Fallbacks = field(default_factory=dict)
+    base: DfaLeaf | None = None  # of the pattern that most texts are read as, see `DfaLeaf`
     _leaves: dict[tuple[bool, tuple[int, ...]], Leaf] = field(default_factory=dict)
 
     def leaf(self, *, greedy: bool, kept: tuple[int, ...] = ()) -> Leaf:
         """kept: the tags of fallbacks that lead somewhere; the others must not be in the leaf. They
         are numbered anew, behind the meanings.
         """
+        greedy = greedy and self.literals is None
         found = self._leaves.get((greedy, kept))
         if found is None:
             if self.literals is not None:
@@ -60,7 +69,8 @@ class Lexeme:
                 number = {tag: tag for tag in range(len(self.meanings))}
                 number.update((tag, len(self.meanings) + at) for at, tag in enumerate(sorted(kept)))
                 tags = [number.get(tag, NO_TAG) for tag in self.tags]
-                found = DfaLeaf(self.dfa, np.array([*tags, NO_TAG], np.int32), greedy)
+                base = self.base if greedy else None
+                found = DfaLeaf(self.dfa, np.array([*tags, NO_TAG], np.int32), greedy, base)
             self._leaves[greedy, kept] = found
         return found
 
@@ -75,6 +85,9 @@ class Lexicon:
         self.limits = limits
         self.scannerless = scannerless
         self.first = {number: live_bytes(terminal.dfa, 0) for number, terminal in terminals.items()}
+        self._all_first = 0
+        for first in self.first.values():
+            self._all_first |= first
         self._lexers: dict[Terminals, tuple[Lexeme, ...]] = {}
         self._lexemes: dict[Terminals, Lexeme] = {}
         self._absorbed: dict[int, Terminals] = {}
@@ -163,13 +176,20 @@ class Lexicon:
             dfa, meaning_of = joined(
                 {number: self.terminals[number] for number in sorted(members)}, self.limits
             )
-            found = self._lexemes[members] = make_lexeme(
-                dfa, meaning_of, munch=not self.scannerless
-            )
+            can_begin = 0 if self.scannerless else self._all_first
+            found = make_lexeme(dfa, meaning_of, can_begin)
+            patterns = [n for n in sorted(members) if not self.terminals[n].is_fixed]
+            if len(members) > 1 and patterns:
+                widest = max(patterns, key=lambda number: self.first[number].bit_count())
+                found.base = dfa_leaf(self.terminals[widest].dfa, greedy=True)
+            self._lexemes[members] = found
         return found
 
 
-def make_lexeme(dfa: ByteDfa, meaning_of: list[Terminals], *, munch: bool) -> Lexeme:
+def make_lexeme(dfa: ByteDfa, meaning_of: list[Terminals], can_begin: int) -> Lexeme:
+    """can_begin: the bytes with which something may go on behind a text that was not the longest
+    one.
+    """
     meanings = list(dict.fromkeys(meaning for meaning in meaning_of if meaning))
     tag_of = {meaning: tag for tag, meaning in enumerate(meanings)}
     tags = [tag_of.get(meaning, NO_TAG) for meaning in meaning_of]
@@ -178,15 +198,9 @@ def make_lexeme(dfa: ByteDfa, meaning_of: list[Terminals], *, munch: bool) -> Le
         if tag != NO_TAG:
             open_bytes[tag].add(live_bytes(dfa, state))
     fallbacks: Fallbacks = {}
-    if munch and any(tag == NO_TAG for tag in tags[1:]):
-        dfa, tags, fallbacks = with_fallbacks(dfa, tags, len(meanings))
+    if can_begin and any(tag == NO_TAG for tag in tags[1:]):
+        dfa, tags, fallbacks = with_fallbacks(dfa, tags, len(meanings), can_begin)
     return Lexeme(meanings, open_bytes, live_bytes(dfa, 0), dfa, tags, None, fallbacks)
-
-
-def live_bytes(dfa: ByteDfa, state: int) -> int:
-    """The bytes that lead on from a state, as a bit set."""
-    alive = dfa.table[state, dfa.byte_class] != dfa.dead
-    return int.from_bytes(np.packbits(alive, bitorder="little").tobytes(), "little")
 
 
 def joined(terminals: dict[int, Terminal], limits: Limits) -> tuple[ByteDfa, list[Terminals]]:
@@ -319,13 +333,14 @@ class _Product:
 
 
 def with_fallbacks(
-    dfa: ByteDfa, tags: list[int], first_tag: int
+    dfa: ByteDfa, tags: list[int], first_tag: int, can_begin: int
 ) -> tuple[ByteDfa, list[int], Fallbacks]:
     """Where a longer match has begun, states that remember what to fall back to: `1..2`, read as 1,
     .., 2.
 
-    Only short beginnings are remembered. Without one, text after which a longer match fails is not
-    allowed at all, which narrows the language but never widens it.
+    Only short beginnings are remembered, and such as the next terminal can begin with. Without one,
+    text after which a longer match fails is not allowed at all, which narrows the language but
+    never widens it.
     """
     dead = dfa.dead
     rows = dfa.table[:, dfa.byte_class].tolist()
@@ -354,7 +369,9 @@ def with_fallbacks(
         for target, values in members.items():
             if len(values) <= _MAX_CLASS_BYTES:
                 for value in values:
-                    row[value] = entered(target, tag, pending + bytes((value,)))
+                    read = pending + bytes((value,))
+                    if can_begin >> read[0] & 1:
+                        row[value] = entered(target, tag, read)
 
     for state, tag in enumerate(tags):
         if tag != NO_TAG:

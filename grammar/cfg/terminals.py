@@ -30,7 +30,7 @@ from umbel.grammar.cfg.expressions import (
 )
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
 from umbel.grammar.limits import Limits
-from umbel.grammar.regex import chardfa, syntax
+from umbel.grammar.regex import chardfa, charset, syntax
 from umbel.grammar.regex.chardfa import determinize
 from umbel.grammar.regex.parser import parse_regex
 from umbel.grammar.regex.syntax import Node
@@ -184,8 +184,17 @@ class TerminalReader:
                 message = "a surrogate, which no UTF-8 text can hold"
                 raise self.grammar.source.unsupported(message, expression.at, "surrogate") from exc
             return syntax.literal(expression.text)
-        escaped = "".join(f"\\U{ord(char):08x}" for char in expression.text)
-        return self._parsed(f"(?i:{escaped})", expression.at)
+        return syntax.cat([self._any_case(char, expression.at) for char in expression.text])
+
+    def _any_case(self, char: str, at: int) -> Node:
+        """ASCII letters stand for their two ASCII forms only, without U+017F and U+212A.
+
+        As names are mostly ASCII, every keyword then is a name, so that all places of a grammar
+        share one leaf for names and keywords.
+        """
+        if char.isascii():
+            return syntax.chars(charset.of(char.lower() + char.upper()))
+        return self._parsed(f"(?i:\\U{ord(char):08x})", at)
 
     def _regex_node(self, expression: Regex) -> Node:
         flags = "".join(sorted(set(expression.flags) - {"u"}))

@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -48,12 +49,14 @@ class DfaLeaf(Leaf):
 
     tags: [S + 1] int32, the tag of each state, NO_TAG where a text may not end. (`dfa.accepting` is
     not looked at.) greedy: maximal munch; the leaf ends before a byte only if no text of it goes on
-    with that byte.
+    with that byte. base: a greedy leaf with one tag, all of whose texts this leaf has, too, most of
+    them with one tag: a hint that makes readings cheap, and no part of the key.
     """
 
     dfa: ByteDfa
     tags: npt.NDArray[np.int32]
     greedy: bool = False
+    base: "DfaLeaf | None" = None
 
     @cached_property
     def key(self) -> bytes:  # type: ignore[override]  # computed once, then like a field
@@ -156,6 +159,29 @@ class CountedLeaf(Leaf):
     @cached_property
     def num_tags(self) -> int:  # type: ignore[override]
         return self.base.num_tags
+
+
+@dataclass(frozen=True, eq=False)
+class LexerLeaf(Leaf):
+    """The texts of all leaves, which begin with different bytes. The tags of each leaf come behind
+    those of the leaves before it (`first_tags`).
+
+    The leaves are greedy, or are literals of which none begins with another one.
+    """
+
+    leaves: "tuple[DfaLeaf | LiteralLeaf, ...]"
+
+    @cached_property
+    def key(self) -> bytes:  # type: ignore[override]
+        return _digest([b"lexer", *(leaf.key for leaf in self.leaves)])
+
+    @cached_property
+    def first_tags(self) -> tuple[int, ...]:
+        return tuple(accumulate((leaf.num_tags for leaf in self.leaves[:-1]), initial=0))
+
+    @cached_property
+    def num_tags(self) -> int:  # type: ignore[override]
+        return self.first_tags[-1] + self.leaves[-1].num_tags
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from umbel.grammar.pushdown.reading import (
     MaskRow,
     Reading,
     SparseRow,
+    plain_row,
 )
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.space import ReadingSpace
@@ -123,25 +124,15 @@ def _joined(found: list[Reading], more: list[int], space: ReadingSpace) -> Mask:
     pieces = [reading for reading in found if reading.row is not None]
     if not pieces:
         return _sparse(ids, space)
-    row = _row_of(pieces[0])
+    row = plain_row(pieces[0])
     for piece in pieces[1:]:
         assert piece.row is not None
-        row |= _row_of(piece) if piece.removed else piece.row
+        row |= plain_row(piece) if piece.removed else piece.row
     if len(ids) > _MAX_SPARSE:
         row |= space.vocabulary.pack(np.array(ids))
     elif ids:
         words, values = _words(ids)
         row[words] |= values
-    return row
-
-
-def _row_of(piece: Reading) -> MaskRow:
-    """A copy of the reading's row, without the removed ids."""
-    assert piece.row is not None
-    row = piece.row.copy()
-    if piece.removed:
-        words, values = _words(piece.removed)
-        row[words] &= ~values
     return row
 
 
@@ -161,6 +152,6 @@ def _ids_of(readings: Iterable[Reading]) -> set[int]:
     for reading in readings:
         found.update(reading.ids)
         if reading.row is not None:
-            bits = np.unpackbits(_row_of(reading).view(np.uint8), bitorder="little")
+            bits = np.unpackbits(plain_row(reading).view(np.uint8), bitorder="little")
             found.update(np.flatnonzero(bits).tolist())
     return found

@@ -64,6 +64,48 @@ def reading_of(
     return Reading(None, small, exits)
 
 
+def plain_row(reading: Reading) -> MaskRow:
+    """A copy of a reading's row, without the removed ids."""
+    assert reading.row is not None
+    row = reading.row.copy()
+    for token_id in reading.removed:
+        row[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+    return row
+
+
+def joined(first: Reading, second: Reading) -> Reading:
+    """Of two residuals without common nodes, read from a state that has no tag."""
+    row = first.row if second.row is None else second.row
+    if first.row is not None and second.row is not None:
+        row = first.row | second.row
+    exits: dict[int, list[Residual]] = {}
+    for tag, rest in first.exits + second.exits:
+        exits.setdefault(tag, []).append(rest)
+    return Reading(row, first.ids + second.ids, united(exits), first.removed + second.removed)
+
+
+def without(whole: Reading, part: Reading) -> Reading:
+    """Of the rests of a residual that are not in a part of it; both read from a state without tag
+    by an automaton.
+    """
+    row = None if whole.row is None else whole.row.copy()
+    if row is not None and part.row is not None:
+        row &= ~part.row
+    elif row is not None:
+        for token_id in part.ids:
+            row[token_id >> 5] &= ~np.uint32(1 << (token_id & 31))
+    ids = tuple(i for i in whole.ids if i not in part.ids)
+    gone = dict(part.exits)
+    exits = []
+    for tag, rest in whole.exits:
+        nodes = rest.nodes
+        if tag in gone:
+            nodes = nodes[~np.isin(nodes, gone[tag].nodes, assume_unique=True)]
+        if len(nodes):
+            exits.append((tag, rest.space.of_nodes(nodes)))
+    return Reading(row, ids, tuple(exits))
+
+
 def run_bytes(reader: "Reader", state: int, text: bytes) -> tuple[int, int]:
     """`Reader.run`, byte by byte."""
     step, tag = reader.step, reader.tag

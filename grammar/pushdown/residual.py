@@ -33,7 +33,7 @@ class Residual:
     num_below: trie nodes of all rests together, a measure of what a walk costs.
     """
 
-    __slots__ = ("_nodes", "_parent", "edges", "ends", "num_below", "paths", "space")
+    __slots__ = ("_is_flat", "_nodes", "_parent", "edges", "ends", "num_below", "paths", "space")
 
     def __init__(
         self, space: "ResidualSpace", nodes: NodeArray | None, parent: int, num_below: int
@@ -41,11 +41,29 @@ class Residual:
         self.space = space
         self._nodes = nodes
         self._parent = parent
+        self._is_flat: bool | None = True if parent >= 0 else None
         self.num_below = num_below
         # byte -> Edge, or the trie nodes it will be made of when first asked for
         self.paths: dict[bytes, Path] = {}
         self.ends: dict[bytes, Edge | None] = {}
         self.edges: dict[int, Edge | int | NodeArray] = {}
+
+    @property
+    def parent(self) -> int | None:
+        """The trie node whose children are all its nodes; None when there is no such node."""
+        return self._parent if self._parent >= 0 else None
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether none of its nodes lies below another one, so that no text is reached twice."""
+        if self._is_flat is None:
+            parent, nodes = self.space.trie.parent, self.nodes
+            above = np.unique(parent[nodes])
+            self._is_flat = True
+            while self._is_flat and len(above) and above[-1]:
+                self._is_flat = not np.isin(above, nodes, assume_unique=True).any()
+                above = np.unique(parent[above])
+        return self._is_flat
 
     @property
     def nodes(self) -> NodeArray:
@@ -58,18 +76,19 @@ class Residual:
 
     def fill_edges(self) -> dict[int, Edge | int | NodeArray]:
         """`edges` with an entry for each next byte. (An empty `edges` has not been filled yet.)"""
-        nodes = self.nodes
-        values = self.space.trie.byte[nodes]
+        found: dict[int, Edge | int | NodeArray]
         if self._parent >= 0:
-            found: dict[int, Edge | int | NodeArray] = dict(
-                zip(values.tolist(), nodes.tolist(), strict=True)
-            )
+            found = dict(self.space.edges_of(self._parent))
         else:
-            order = np.argsort(values, kind="stable")
-            values, nodes = values[order], nodes[order]
-            cuts = np.flatnonzero(values[1:] != values[:-1]) + 1
-            firsts = values[np.concatenate(([0], cuts))].tolist()
-            found = dict(zip(firsts, np.split(nodes, cuts), strict=True))
+            together: dict[int, list[int]] = {}
+            nodes = self.nodes
+            values = self.space.trie.byte[nodes].tolist()
+            for value, node in zip(values, nodes.tolist(), strict=True):
+                together.setdefault(value, []).append(node)
+            found = {
+                value: of_value[0] if len(of_value) == 1 else np.array(of_value, np.int32)
+                for value, of_value in together.items()
+            }
         self.edges = found
         return found
 
@@ -129,9 +148,13 @@ class ResidualSpace:
         # Memory views give Python integers three times faster than arrays.
         self._token_start = trie.token_start.data
         self._token_ids = trie.token_ids.data
-        self._child_count = trie.child_count.data
+        self.child_count = trie.child_count.data
+        self.child_start = trie.child_start.data
+        self.bytes_of_nodes = trie.byte.tobytes()
+        self._num_below = trie.num_below.data
         self.node_token = np.full(trie.num_nodes, -1, np.int32)  # [N] a token that ends there
         self.node_token[trie.token_node] = trie.token_ids
+        self.token_at = self.node_token.data
         # [V] the node of each token; a token without text has the last entry of what is looked up
         # by it.
         self.node_of_token = np.full(vocabulary.num_words * 32, -1, np.int64)
@@ -152,6 +175,12 @@ class ResidualSpace:
         self._by_node.clear()
         self._by_content.clear()
         self.root = self._at_node(0)
+
+    def edges_of(self, node: int) -> "zip[tuple[int, int]]":
+        """The bytes and numbers of a node's children."""
+        start = self.child_start[node]
+        end = start + self.child_count[node]
+        return zip(self.bytes_of_nodes[start:end], range(start, end), strict=True)
 
     def ids_at(self, node: int) -> tuple[int, ...]:
         start, end = self._token_start[node], self._token_start[node + 1]
@@ -186,7 +215,7 @@ class ResidualSpace:
     def below(self, node: int) -> Residual | None:
         """What follows a trie node; None when it is a leaf of the trie."""
         found = self._by_node.get(node)
-        if found is None and self._child_count[node]:
+        if found is None and self.child_count[node]:
             return self._at_node(node)
         return found
 
@@ -202,7 +231,7 @@ class ResidualSpace:
     def of_nodes(self, children: NodeArray) -> Residual:
         """The residual whose next bytes lead to the nodes (distinct, ascending, at least one)."""
         parent = int(self.trie.parent[children[0]])
-        if self._child_count[parent] == len(children) and (
+        if self.child_count[parent] == len(children) and (
             children[-1] - children[0] == len(children) - 1
             and int(self.trie.parent[children[-1]]) == parent
         ):
@@ -221,7 +250,7 @@ class ResidualSpace:
         return self.of_nodes(np.sort(np.concatenate([r.nodes for r in residuals])))
 
     def _at_node(self, node: int) -> Residual:
-        made = Residual(self, None, node, int(self.trie.num_below[node]))
+        made = Residual(self, None, node, self._num_below[node])
         return self._by_node.setdefault(node, made)
 
 

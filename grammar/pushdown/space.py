@@ -16,11 +16,14 @@ from umbel.grammar.pushdown.leaves import (
     CountedLeaf,
     DfaLeaf,
     Leaf,
+    LexerLeaf,
     LiteralLeaf,
     OverrideLeaf,
     TokenLeaf,
 )
+from umbel.grammar.pushdown.lexer_reader import LexerReader
 from umbel.grammar.pushdown.literal_reader import LiteralReader
+from umbel.grammar.pushdown.overlaid_reader import OverlaidReader
 from umbel.grammar.pushdown.override_reader import OverrideReader
 from umbel.grammar.pushdown.reading import Mask, Reader
 from umbel.grammar.pushdown.residual import ResidualSpace
@@ -79,6 +82,10 @@ class ReadingSpace(ResidualSpace):
 
     def _bound(self, leaf: Leaf) -> Reader:
         match leaf:
+            case DfaLeaf(base=DfaLeaf() as under):
+                base = self.reader(under)
+                assert isinstance(base, DfaReader)
+                return OverlaidReader(leaf, base, self.vocabulary)
             case DfaLeaf():
                 return DfaReader(leaf, self.vocabulary)
             case LiteralLeaf():
@@ -87,6 +94,8 @@ class ReadingSpace(ResidualSpace):
                 return OverrideReader(leaf, self.reader(leaf.base), self.vocabulary)
             case CountedLeaf():
                 return CountedReader(leaf, self._counted_base(leaf))
+            case LexerLeaf():
+                return LexerReader(leaf, [self.reader(member) for member in leaf.leaves])
             case TokenLeaf():
                 return TokenReader(leaf, self.vocabulary)
         raise AssertionError(f"no reader for {type(leaf).__name__}")

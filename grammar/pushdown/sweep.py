@@ -51,7 +51,7 @@ def sweep(residual: Residual, state: int, advance: Advance) -> tuple[NodeArray, 
 
 
 class DenseTable:
-    """An automaton's table laid out for sweeps over the whole trie, its dead state included.
+    """An automaton's table laid out for sweeps over whole subtries, its dead state included.
 
     Positions are row starts (state times number of columns), so that a step is one addition and one
     look-up.
@@ -65,11 +65,32 @@ class DenseTable:
         self._space = space
 
     def sweep(self, state: int) -> npt.NDArray[np.int64]:
-        """[N + 1] the position at every node from the root in `state`; the last entry is dead.
+        """[N + 1] the position at every node below `parent`, where the state is `state`; elsewhere,
+        and in the last entry, it is dead.
 
         Three gathers per node, about 8 ns together.
         """
         return self._sweep(state, None)[0]
+
+    def sweep_below(self, state: int, parent: int) -> npt.NDArray[np.int64]:
+        """As `sweep`, of the nodes below `parent` only, itself and all others being dead."""
+        if parent == 0:
+            found = self.sweep(state)
+            found[0] = self.dead
+            return found
+        trie, flat, column = self._space.trie, self._flat, self._column
+        found = np.full(trie.num_nodes + 1, self.dead, np.int64)
+        found[parent] = state * self.num_columns
+        start, end = trie.children(parent, parent + 1)
+        while start < end:  # the nodes of one level below a node stand side by side
+            at = found[trie.parent[start:end]]
+            if end - start < _THIN_LEVEL and (at == self.dead).all():
+                break
+            at += column[start:end]
+            np.take(flat, at, out=found[start:end], mode="clip")
+            start, end = trie.children(start, end)
+        found[parent] = self.dead
+        return found
 
     def sweep_counted(
         self, state: int, counts: npt.NDArray[np.int16]
