@@ -46,7 +46,7 @@ class LlamaAdapter:
 
     def can_do(self, name: str) -> bool:
         is_served = name.startswith("http") or name == "agent_program"
-        return not (is_served or name.startswith("json_constrained") or name.endswith("warm"))
+        return not (is_served or name.startswith("json") or name.endswith("warm"))
 
     def watch(self) -> Callable[[], dict[str, Any]]:
         return dict
