@@ -54,13 +54,13 @@ def trained_vocabulary() -> Vocabulary:
     )
     tokenizer.train_from_iterator(corpus, trainer)
     size = tokenizer.get_vocab_size()
-    texts = [_bytes_of(tokenizer.id_to_token(token_id)) for token_id in range(size)]
+    texts = [bytes_of_token(tokenizer.id_to_token(token_id)) for token_id in range(size)]
     return Vocabulary(
         [None, *texts[1:]], [0], size=size + 5, encode=lambda text: tokenizer.encode(text).ids
     )
 
 
-def _bytes_of(token: str) -> bytes:
+def bytes_of_token(token: str) -> bytes:
     return bytes(_BYTE_OF_CHAR[char] for char in token)
 
 
