@@ -81,7 +81,19 @@ def _content(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
     if route.answer is not None:
         content["application/json"] = {"schema": schema_of[route.answer]}
     if route.event is not None:
-        # Each event's `data` is such an object; chats and completions end with "[DONE]".
-        text = {"type": "string", "contentSchema": schema_of[route.event]}
-        content["text/event-stream"] = {"schema": text}
+        # The schema of one event. Its `data` is such an object; chats and completions end with
+        # "[DONE]".
+        data = {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": schema_of[route.event],
+        }
+        event = {"type": "string"}
+        content["text/event-stream"] = {
+            "schema": {
+                "type": "object",
+                "properties": {"event": event, "data": data},
+                "required": ["data"],
+            }
+        }
     return content
