@@ -10,7 +10,7 @@ from umbel.frontend_dsl.driver import Driver
 from umbel.frontend_dsl.operations import start_sequence
 from umbel.frontend_dsl.pending import PendingCall, Ticket
 from umbel.frontend_dsl.record import CallRecord, sum_usage
-from umbel.frontend_dsl.scoring import Candidate, Decision, decide, has_longer_sibling
+from umbel.frontend_dsl.scoring import METHODS, Candidate, Decision, decide, has_longer_sibling
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.outputs import Chunk, Score, Timing
 from umbel.runtime.params import SamplingParams
@@ -98,8 +98,17 @@ class SelectCall(PendingCall):
         self._scores.setdefault(ticket.key, []).append(event)
         self.branch.execution.driver.settle(ticket)
         self._num_open -= 1
-        if self._num_open == 0:
+        if self._select.method != METHODS[0] and len(event.logprobs) != len(event.token_ids):
+            self.refuse(self._unsuited())
+        elif self._num_open == 0:
             self._choose()
+
+    def _unsuited(self) -> InvalidRequest:
+        return InvalidRequest(
+            f"method={self._select.method!r} compares choices token by token, but this engine cuts "
+            f"texts into other tokens than it scores; use {METHODS[0]!r}",
+            param="method",
+        )
 
     def _send_score(
         self, driver: Driver, key: _ScoreKey, context: list[int], token_ids: list[int]

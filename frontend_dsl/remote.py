@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from umbel.frontend_dsl.tracing.outcomes import schema_data
@@ -36,27 +37,41 @@ _ENGINE = "run the program on an Engine, or leave it out"
 
 
 class RemoteCall:
-    """A request under way."""
+    """A request under way. `read` makes an event of the server's answer and the seconds it took;
+    `fail` makes one of an error.
+    """
 
-    def __init__(self, listener: Callable[[Chunk], None]) -> None:
-        self._listener: Callable[[Chunk], None] | None = listener
+    def __init__(
+        self,
+        listener: Callable[[Any], None],
+        read: Callable[[Any, float], Any],
+        fail: Callable[[UmbelError], Any],
+    ) -> None:
+        self._listener: Callable[[Any], None] | None = listener
+        self._fail = fail
+        self.read = read
 
     def cancel(self) -> None:
         """The program hears at once; the server may still finish the request."""
-        self.end(Chunk(0, error=RequestCancelled("the request was cancelled")))
+        self.fail(RequestCancelled("the request was cancelled"))
 
-    def end(self, chunk: Chunk) -> None:
+    def fail(self, error: UmbelError) -> None:
+        self.end(self._fail(error))
+
+    def end(self, event: Any) -> None:
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener(chunk)
+            listener(event)
 
 
 class Remote:
     """A server as an engine for programs; close it when done.
 
     `structured_outputs`: the server takes vLLM's field of that name, so `regex`, `choices`,
-    `json_schema` and `lark` can be sent (Umbel's own server does). `template`: "chatml", or the
-    texts that open and close a message (with "{role}"); without one, roles are refused.
+    `json_schema` and `lark` can be sent (Umbel's own server does). `scores`: it answers `echo` with
+    the log-probabilities of the prompt's tokens, so `select` can ask for them, one request per
+    choice (vLLM and Umbel's server do). `template`: "chatml", or the texts that open and close a
+    message (with "{role}"); without one, roles are refused.
     """
 
     def __init__(
@@ -66,6 +81,7 @@ class Remote:
         model: str,
         api_key: str | None = None,
         structured_outputs: bool = False,
+        scores: bool = False,
         template: str | tuple[str, str] | None = None,
         timeout_s: float = 600.0,
         max_connections: int = 64,
@@ -81,6 +97,7 @@ class Remote:
         self._model = model
         self._api_key = api_key
         self._has_constraints = structured_outputs
+        self._has_scores = scores
         self._template = _TEMPLATES[template] if isinstance(template, str) else template
         self._timeout_s = timeout_s
         self._pool = ThreadPoolExecutor(max_connections, thread_name_prefix="umbel-remote")
@@ -122,18 +139,10 @@ class Remote:
         self, token_ids: Sequence[int], params: SamplingParams, listener: Callable[[Chunk], None]
     ) -> RemoteCall:
         """Generate after the text. Raises `InvalidRequest` for what the server cannot be asked."""
-        if self._is_closed:
-            raise EngineClosed("this Remote was closed")
         if not token_ids:
             raise InvalidRequest("a server needs a prompt: append text before the first gen")
-        body = {
-            "model": self._model,
-            "prompt": "".join(map(chr, token_ids)),
-            **self._options(params),
-        }
-        call = RemoteCall(listener)
-        self._pool.submit(self._work, body, call)
-        return call
+        call = RemoteCall(listener, _completed, lambda error: Chunk(0, error=error))
+        return self._send(call, token_ids, self._options(params))
 
     def submit_score(
         self,
@@ -141,11 +150,28 @@ class Remote:
         continuation_ids: Sequence[int],
         listener: Callable[[Score | UmbelError], None],
     ) -> RemoteCall:
-        """Refused: the protocol has no scores of given texts."""
-        raise InvalidRequest(
-            "select needs scores of given texts, which OpenAI's protocol has not; use "
-            "gen(choices=[...]) with structured_outputs=True, or run the program on an Engine"
-        )
+        """The log-probabilities of the continuation's tokens, as the server cuts it. Refused
+        without `scores=True`.
+        """
+        if not self._has_scores:
+            raise InvalidRequest(
+                "select needs scores of given texts: Remote(..., scores=True) if the server echoes "
+                "prompts with their log-probabilities; else use gen(choices=[...]) with "
+                "structured_outputs=True, or run the program on an Engine"
+            )
+        read = partial(_scored, tuple(continuation_ids))
+        call = RemoteCall(listener, read, lambda error: error)
+        options = {"max_tokens": 0, "echo": True, "logprobs": 1, "temperature": 0.0}
+        return self._send(call, [*token_ids, *continuation_ids], options)
+
+    def _send(
+        self, call: RemoteCall, prompt: Sequence[int], options: Mapping[str, Any]
+    ) -> RemoteCall:
+        if self._is_closed:
+            raise EngineClosed("this Remote was closed")
+        body = {"model": self._model, "prompt": "".join(map(chr, prompt)), **options}
+        self._pool.submit(self._work, body, call)
+        return call
 
     def _texts(self) -> tuple[str, str]:
         if self._template is None:
@@ -180,13 +206,13 @@ class Remote:
         start_s = time.perf_counter()
         try:
             answer = self._post(body)
-            call.end(Chunk(0, completion=_completion(answer, time.perf_counter() - start_s)))
+            call.end(call.read(answer, time.perf_counter() - start_s))
         except UmbelError as error:
-            call.end(Chunk(0, error=error))
+            call.fail(error)
         except Exception as error:  # whatever it is, it is this request's answer
             failure = EngineError(f"{self._url}: {type(error).__name__}: {error}")
             failure.__cause__ = error
-            call.end(Chunk(0, error=failure))
+            call.fail(failure)
 
     def _post(self, body: Mapping[str, Any]) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -205,13 +231,12 @@ class Remote:
             raise kind(f"{self._url} answered {error.code}: {detail}") from error
 
 
-def _completion(answer: Any, total_s: float) -> Completion:
-    choice, usage = answer["choices"][0], answer.get("usage") or {}
-    details = usage.get("prompt_tokens_details") or {}
+def _completed(answer: Any, total_s: float) -> Chunk:
+    choice = answer["choices"][0]
     text = choice["text"]
     ids = tuple(map(ord, text))
     is_cut = choice.get("finish_reason") == "length"
-    return Completion(
+    completion = Completion(
         index=0,
         text=text,
         token_ids=ids,
@@ -220,10 +245,36 @@ def _completion(answer: Any, total_s: float) -> Completion:
         stop_reason=None,
         logprobs=None,
         prompt_logprobs=None,
-        usage=Usage(
-            num_prompt_tokens=usage.get("prompt_tokens") or 0,
-            num_cached_tokens=details.get("cached_tokens") or 0,
-            num_output_tokens=usage.get("completion_tokens") or 0,
-        ),
+        usage=_usage(answer),
         timing=Timing(total_s=total_s),
+    )
+    return Chunk(0, completion=completion)
+
+
+def _scored(continuation_ids: tuple[int, ...], answer: Any, total_s: float) -> Score:
+    """The score of the end of an echoed prompt. Raises `InvalidRequest` where a token reaches over
+    the seam, since then the continuation has no score of its own.
+    """
+    wanted = "".join(map(chr, continuation_ids))
+    echoed = answer["choices"][0]["logprobs"]
+    start, tail = len(echoed["tokens"]), ""
+    while len(tail) < len(wanted) and start > 0:
+        start -= 1
+        tail = echoed["tokens"][start] + tail
+    logprobs = echoed["token_logprobs"][start:]
+    if tail != wanted or None in logprobs:
+        raise InvalidRequest(
+            f"the server's tokens do not part the prompt from the choice {wanted!r}: they end in "
+            f"{tail!r}; let the choice begin with a space, and the prompt not end in one"
+        )
+    return Score(continuation_ids, tuple(logprobs), _usage(answer))
+
+
+def _usage(answer: Any) -> Usage:
+    usage = answer.get("usage") or {}
+    details = usage.get("prompt_tokens_details") or {}
+    return Usage(
+        num_prompt_tokens=usage.get("prompt_tokens") or 0,
+        num_cached_tokens=details.get("cached_tokens") or 0,
+        num_output_tokens=usage.get("completion_tokens") or 0,
     )

@@ -5,8 +5,11 @@ import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+from benchmarks.programs import remote
 from benchmarks.programs.comparison import Comparison, compare, table, total_line
+from benchmarks.programs.remote import run_remotely
 from benchmarks.programs.suite import SUITE
 from benchmarks.programs.workload import Workload
 from rich.console import Console
@@ -26,6 +29,8 @@ def main() -> int:
     args = _parser().parse_args()
     console = Console(width=220)
     workloads = _chosen(args.only, quick=args.quick)
+    if args.remote is not None:
+        return _remotely(args, workloads, console)
     options = {"dtype": args.dtype, "num_threads": args.threads}
     comparisons = []
     with Engine(**options) as engine, ExitStack() as stack:
@@ -35,13 +40,25 @@ def main() -> int:
             print(comparisons[-1].summary, file=sys.stderr, flush=True)
     console.print(table(comparisons))
     console.print(total_line(comparisons))
-    if args.json is not None:
-        values = [one.as_dict() for one in comparisons]
-        Path(args.json).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    _write(args.json, [one.as_dict() for one in comparisons])
     faults = _faults(comparisons, must_be_same=args.dtype == "float32")
     for fault in faults:
         console.print(fault)
     return 1 if faults else 0
+
+
+def _remotely(args: argparse.Namespace, workloads: list[Workload], console: Console) -> int:
+    runs = run_remotely(
+        args.remote, workloads, model=args.model, template=args.template, repeats=args.repeats
+    )
+    console.print(remote.table(runs, args.against))
+    _write(args.json, [run.as_dict() for run in runs])
+    return 0
+
+
+def _write(path: str | None, values: list[dict[str, Any]]) -> None:
+    if path is not None:
+        Path(path).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,6 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dtype", default="auto", help="float32: outputs must be the same all three ways"
     )
+    remotely = parser.add_argument_group("on a server with OpenAI's protocol")
+    remotely.add_argument("--remote", metavar="URL", help="for instance http://127.0.0.1:8000")
+    remotely.add_argument("--model", default="default", help="what the server calls it")
+    remotely.add_argument("--template", default="chatml", help="of the server's model")
+    remotely.add_argument("--against", type=Path, metavar="FILE",
+                          help="numbers of a run in process (--json), to stand beside")  # fmt: skip
     return parser
 
 

@@ -1,6 +1,7 @@
 """Programs on a server of OpenAI's protocol, which here is a few lines of http.server."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,8 +29,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.bodies.append({"path": self.path, **body})
         self.server.headers.append(self.headers)
         choice = body.get("structured_outputs", {}).get("choice", ["answer"])[0]
+        logprobs = None
+        if body.get("echo"):  # a word is a token, the longer the likelier
+            tokens = re.findall(r" ?[^ ]+|  *", body["prompt"])
+            values = [None, *(-1.0 / len(token) for token in tokens[1:])]
+            logprobs = {"tokens": tokens, "token_logprobs": values}
         answer = {
-            "choices": [{"text": choice, "finish_reason": "length"}],
+            "choices": [{"text": choice, "finish_reason": "length", "logprobs": logprobs}],
             "usage": {
                 "prompt_tokens": 7, "completion_tokens": 2,
                 "prompt_tokens_details": {"cached_tokens": 5},
@@ -104,6 +110,45 @@ def test_what_a_server_cannot_do_is_refused_and_nothing_is_sent(
         asks.run(remote)
 
     assert server.bodies == []
+
+
+def test_choices_are_scored_by_echoed_prompts(server: _Server) -> None:
+    @program
+    def choose(s: State) -> str:
+        s += "one of"
+        s += select("x", [" a cat", " elephants", " it"])
+        return s["x"]
+
+    with _remote(server, scores=True) as remote:
+        state = choose.run(remote)
+
+    record = state.meta("x")
+    assert state.result == " elephants"
+    assert record.scores[" a cat"] == pytest.approx(-(1 / 2 + 1 / 4) / 2)
+    assert {body["prompt"] for body in server.bodies} == {
+        "one of a cat", "one of elephants", "one of it",
+    }  # fmt: skip
+    assert all(body["echo"] and body["max_tokens"] == 0 for body in server.bodies)
+
+
+@pytest.mark.parametrize(
+    ("choice", "options", "message"),
+    [
+        ("s", {}, "do not part the prompt from the choice 's'"),
+        (" s", {"method": "greedy_token"}, "compares choices token by token"),
+    ],
+)
+def test_scores_that_are_none_of_the_choice_are_refused(
+    server: _Server, choice: str, options: Any, message: str
+) -> None:
+    @program
+    def choose(s: State) -> str:
+        s += "one"
+        s += select("x", [choice, " two three"], **options)
+        return s["x"]
+
+    with _remote(server, scores=True) as remote, pytest.raises(ProgramError, match=message):
+        choose.run(remote)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""The same programs, call by call, on a server with OpenAI's protocol: vLLM, SGLang, `umbel serve`.
+
+python -m benchmarks.programs --remote http://127.0.0.1:8000 --model NAME [--against FILE]
+"""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.programs.measure import num_calls, num_right, timed
+from benchmarks.programs.workload import Workload
+from rich import box
+from rich.table import Table
+
+from umbel.frontend_dsl import Remote
+
+_FLUSH = ("/flush_cache", "/reset_prefix_cache")  # Umbel's and SGLang's; vLLM's
+
+
+@dataclass(frozen=True)
+class RemoteRun:
+    """All cases of a workload at the same time. `right`: None where there is no right answer."""
+
+    workload: Workload
+    wall_s: float
+    num_calls: int
+    num_right: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.workload.name,
+            "cases": len(self.workload.cases),
+            "calls": self.num_calls,
+            "wall_s": self.wall_s,
+            "right": self.num_right,
+        }
+
+
+def run_remotely(
+    url: str, workloads: Sequence[Workload], *, model: str, template: str, repeats: int
+) -> list[RemoteRun]:
+    """The fastest of `repeats` for each, with an empty cache where the server can be asked for one.
+
+    Raises the error of the first case that fails: what the server cannot do is one.
+    """
+    runs = []
+    with Remote(
+        url, model=model, structured_outputs=True, scores=True, template=template
+    ) as remote:
+        for workload in workloads:
+            timed(remote, workload.first(1), workload.program, 1)  # grammars are compiled, too
+            tries = []
+            for _ in range(repeats):
+                flush(url)
+                states, wall_s = timed(remote, workload, workload.program, len(workload.cases))
+                right = num_right(workload, [state.result for state in states])
+                tries.append(RemoteRun(workload, wall_s, num_calls(states), right))
+            runs.append(min(tries, key=lambda run: run.wall_s))
+    return runs
+
+
+def flush(url: str) -> None:
+    """Empty the server's prefix cache; a server that has no route for it keeps it."""
+    for path in _FLUSH:
+        request = urllib.request.Request(url.rstrip("/") + path, b"", method="POST")
+        try:
+            urllib.request.urlopen(request, timeout=60).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+        else:
+            time.sleep(0.1)
+            return
+
+
+def table(runs: Sequence[RemoteRun], against: Path | None) -> Table:
+    """Side by side with the numbers that `--json` of a run in process wrote to `against`."""
+    columns = ["program", "cases", "calls", "server", "right"]
+    ours: Mapping[str, Any] = {}
+    if against is not None:
+        ours = {one["name"]: one for one in json.loads(against.read_text(encoding="utf-8"))}
+        columns += ["in process", "ratio", "right"]
+    made = Table(*columns, box=box.MARKDOWN)
+    for run in runs:
+        cases = len(run.workload.cases)
+        row = [run.workload.name, f"{cases}", f"{run.num_calls}", f"{run.wall_s:.2f} s"]
+        row.append(_share(run.num_right, cases))
+        one = ours.get(run.workload.name)
+        if one is not None:
+            wall_s = one["compiled"]["wall_s"]
+            row += [f"{wall_s:.2f} s", f"{run.wall_s / wall_s:.1f}x", _share(one["right"], cases)]
+        made.add_row(*row)
+    return made
+
+
+def _share(right: int | None, cases: int) -> str:
+    return "" if right is None else f"{right}/{cases}"
