@@ -105,6 +105,7 @@ def _shapes() -> list[Shape]:
 _SMALL_SHAPES = [
     Shape(name="decode, 2 ragged", own=[5, 90]),
     Shape(name="shared prefix, 3 rows", own=[4, 9, 20], prefix=64),
+    Shape(name="not shared, 3 rows", own=[4, 9, 20], prefix=64, share=False),
 ]
 
 
@@ -118,7 +119,7 @@ def check_shapes(session: Session) -> None:
             session.add_row("left out", check=shape.name)
             continue
         time_us = _check_shape(session, shape)
-        if time_us is not None and shape.prefix:
+        if shape.prefix:
             if shape.share:
                 last = shape.name
                 times[last] = time_us
@@ -126,7 +127,7 @@ def check_shapes(session: Session) -> None:
                 session.add_row("sharing", shape=last, gain=time_us / times[last])
 
 
-def _check_shape(session: Session, shape: Shape) -> float | None:
+def _check_shape(session: Session, shape: Shape) -> float:
     heads = replace(HEADS, element_bytes=1) if shape.is_fp8 else HEADS
     if not session.is_timed:
         heads = HeadShape(num_kv_heads=1, group=4, head_dim=32, element_bytes=2)

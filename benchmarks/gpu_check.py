@@ -1,11 +1,12 @@
 """Checks and times the kernels on one NVIDIA GPU: correctness first, then shares of the roofline.
 
     python benchmarks/gpu_check.py [--json FILE] [--only attention,decoding,...]
-    python benchmarks/gpu_check.py --interpret       # small shapes on a CPU: correctness alone
+    python benchmarks/gpu_check.py --interpret       # the same on a CPU, small, to try the script
 
-Needs torch, Triton and numpy, no download: weights are random. Takes about five minutes on an H100
-or H200, at most eight (what does not fit is left out and named). Exit status 1 if a result is
-wrong; times below their targets are marked and do not fail, since they depend on the machine.
+Needs the project's own packages and Triton, no download: weights are random. Takes about six
+minutes on an H100 or H200, at most eight (what does not fit is left out and named). Exit status 1
+if a result is wrong; times below their targets are marked and do not fail, since they depend on the
+machine.
 """
 
 import argparse
@@ -21,7 +22,10 @@ from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 BUDGET_S = 460.0
-SECTIONS = ("attention", "elementwise", "choosing", "quantized", "shapes", "greedy", "decoding")
+SECTIONS = (
+    "attention", "elementwise", "choosing", "quantized", "shapes", "greedy", "engine", "decoding",
+    "serving",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from gpu_timing import Session
@@ -38,7 +42,8 @@ def main() -> int:
     wanted = args.only.split(",")
     if unknown := sorted(set(wanted) - set(SECTIONS)):
         parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
-    sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "kernels"), str(ROOT / "benchmarks")]
+    folders = ("src", "tests", "tests/kernels", "benchmarks")
+    sys.path[:0] = [str(ROOT / folder) for folder in folders]
     if args.interpret:
         os.environ["TRITON_INTERPRET"] = "1"
         import interpreter_numbers
@@ -47,7 +52,7 @@ def main() -> int:
     import torch
 
     if not args.interpret and not torch.cuda.is_available():
-        parser.error("no CUDA device here; --interpret checks correctness on a CPU")
+        parser.error("no CUDA device here; --interpret tries the script on a CPU")
     session = _run(wanted, is_interpreted=args.interpret)
     wrong = [check.name for check in session.checks if not check.is_right]
     below = [check.name for check in session.checks if not check.is_on_target]
@@ -63,6 +68,7 @@ def main() -> int:
 def _run(wanted: list[str], *, is_interpreted: bool) -> "Session":
     import gpu_attention_checks
     import gpu_decoding
+    import gpu_engine
     import gpu_kernel_checks
     import torch
     from gpu_timing import Check, Session, measure_rates
@@ -71,6 +77,8 @@ def _run(wanted: list[str], *, is_interpreted: bool) -> "Session":
     device = torch.device("cpu" if is_interpreted else "cuda")
     session = Session(device, not is_interpreted, time.monotonic() + BUDGET_S)
     measure_rates(session)
+    if not session.is_timed:
+        print("no GPU: small shapes, and times that mean nothing", flush=True)
     if session.is_timed:
         print(
             f"{torch.cuda.get_device_name()}: copy {session.copy_rate / 1e12:.2f} TB/s, "
@@ -84,7 +92,9 @@ def _run(wanted: list[str], *, is_interpreted: bool) -> "Session":
         "quantized": gpu_kernel_checks.check_quantized,
         "shapes": gpu_attention_checks.check_shapes,
         "greedy": gpu_decoding.check_greedy,
+        "engine": gpu_engine.check_engine,
         "decoding": gpu_decoding.measure_decoding,
+        "serving": gpu_engine.measure_engine,
     }
     for name in SECTIONS:
         if name not in wanted:
@@ -109,6 +119,7 @@ def _as_json(session: "Session") -> dict[str, object]:
     name = torch.cuda.get_device_name() if session.is_timed else "Triton's interpreter"
     return {
         "device": name,
+        "is_measured": session.is_timed,  # False: the times mean nothing
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": triton.__version__,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from gpu_timing import Check, Session, capture, elapsed_s
+from gpu_timing import Check, Session, capture, elapsed_s, measured_device
 from torch import Tensor
 from torch.nn import functional
 
@@ -23,7 +23,7 @@ from umbel.kernels.triton.work_list import WorkList, plan_work
 from umbel.kernels.triton.work_split import DeviceRates, HeadShape
 from umbel.kernels.triton.work_tensors import WorkCapacity, WorkTensors
 from umbel.runtime.roofline.cost.step import decode_bound
-from umbel.runtime.roofline.records import Device, ModelShape, Workload
+from umbel.runtime.roofline.records import ModelShape, Workload
 
 HALF = torch.bfloat16
 BLOCK = 16
@@ -226,6 +226,24 @@ class DecodeBatch:
         return (self._num_prefix + idx * self._own) * BLOCK
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeSizes:
+    """What is measured, on a GPU and, to try the script, on a CPU."""
+
+    shape: ModelShape
+    batches: tuple[int, ...]
+    length: int  # tokens of context
+    branches: tuple[int, ...]
+    prefix: int  # tokens that branches share
+
+    @classmethod
+    def of(cls, session: Session) -> "DecodeSizes":
+        if not session.is_timed:
+            return cls(shape=TINY, batches=(1, 2), length=20, branches=(4, 8), prefix=32)
+        sizes = (1, 8, 64, 256)
+        return cls(shape=LLAMA_8B, batches=sizes, length=1024, branches=(64, 256), prefix=4096)
+
+
 def check_greedy(session: Session) -> None:
     """Several steps by kernels and by the torch twins, fed the same tokens."""
     shape = LLAMA_1B if session.is_timed else TINY
@@ -263,26 +281,20 @@ def check_greedy(session: Session) -> None:
 
 def measure_decoding(session: Session) -> None:
     """Tokens per second of 8B beside the bound; then branches over one prefix, and masks."""
-    if not session.is_timed:
-        return
-    device = Device(
-        name="measured",
-        peak_flops={"bfloat16": session.matmul_rate},
-        bandwidth=session.copy_rate,
-        memory_bytes=float(torch.cuda.get_device_properties(0).total_memory),
-    )
+    sizes = DecodeSizes.of(session)
+    device = measured_device(session)
     num_slots = max(
-        DecodeBatch.num_slots(256, 1024),
-        DecodeBatch.num_slots(256, 4096 + 64, 4096),
+        DecodeBatch.num_slots(max(sizes.batches), sizes.length),
+        DecodeBatch.num_slots(max(sizes.branches), sizes.prefix + 64, sizes.prefix),
     )
-    model = DummyLlama(LLAMA_8B, num_slots, session.device)
-    for batch in (1, 8, 64, 256):
-        run = DecodeBatch(model, batch, 1024)
-        step_s, host_s = _time_step(run)
-        load = Workload(batch=batch, context_len=1024)
-        bound_s = decode_bound(LLAMA_8B, load, device).total_s
+    model = DummyLlama(sizes.shape, num_slots, session.device)
+    for batch in sizes.batches:
+        run = DecodeBatch(model, batch, sizes.length)
+        step_s, host_s = _time_step(session, run)
+        load = Workload(batch=batch, context_len=sizes.length)
+        bound_s = decode_bound(sizes.shape, load, device).total_s
         session.add_row(
-            "decode 8B, 1024 tokens of context",
+            f"decode {sizes.shape.name}, {sizes.length} tokens of context",
             batch=batch,
             step_ms=step_s * 1e3,
             tokens_per_s=batch / step_s,
@@ -291,18 +303,18 @@ def measure_decoding(session: Session) -> None:
             host_ms=host_s * 1e3,
             host_share=host_s / step_s,
         )
-    for batch in (64, 256):
-        _measure_sharing(session, model, batch)
-    _measure_masks(session, model)
+    for batch in sizes.branches:
+        _measure_sharing(session, model, batch, sizes.prefix)
+    _measure_masks(session, model, max(sizes.branches) // 4, sizes.length)
 
 
-def _measure_sharing(session: Session, model: DummyLlama, batch: int) -> None:
+def _measure_sharing(session: Session, model: DummyLlama, batch: int, prefix: int) -> None:
     times = [
-        _time_step(DecodeBatch(model, batch, 4096 + 64, prefix=4096, share=share))[0]
+        _time_step(session, DecodeBatch(model, batch, prefix + 64, prefix=prefix, share=share))[0]
         for share in (True, False)
     ]
     session.add_row(
-        "branches of 8B over 4096 tokens",
+        f"branches of {model.shape.name} over {prefix} tokens",
         branches=batch,
         shared_ms=times[0] * 1e3,
         apart_ms=times[1] * 1e3,
@@ -310,40 +322,45 @@ def _measure_sharing(session: Session, model: DummyLlama, batch: int) -> None:
     )
 
 
-def _time_step(run: DecodeBatch, masks: TokenMasks | None = None) -> tuple[float, float]:
+def _time_step(
+    session: Session, run: DecodeBatch, masks: TokenMasks | None = None
+) -> tuple[float, float]:
     """Seconds of a step on the device, and of the host's part: plan, load, launch."""
-    graph = capture(lambda: run.step("triton", masks))
-    times = sorted(elapsed_s(graph.replay) for _ in range(12))
+    backend: Backend = "triton" if session.is_timed else "torch"
+    replays, loads = (12, 5) if session.is_timed else (1, 1)
+    graph = capture(lambda: run.step(backend, masks))
+    times = sorted(elapsed_s(graph.replay) for _ in range(replays))
     begin = time.perf_counter()
-    for _ in range(5):
+    for _ in range(loads):
         run.load(run.plan())
         graph.replay()
-    host_s = (time.perf_counter() - begin) / 5
-    torch.cuda.synchronize()
-    return times[len(times) // 2], min(host_s, _host_alone_s(run))
+    host_s = (time.perf_counter() - begin) / loads
+    session.synchronize()
+    return times[len(times) // 2], min(host_s, _host_alone_s(session, run))
 
 
-def _host_alone_s(run: DecodeBatch) -> float:
+def _host_alone_s(session: Session, run: DecodeBatch) -> float:
     """The host's part without a launch, which may wait for the device."""
-    torch.cuda.synchronize()
+    session.synchronize()
     begin = time.perf_counter()
     run.load(run.plan())
     return time.perf_counter() - begin
 
 
-def _measure_masks(session: Session, model: DummyLlama) -> None:
-    batch, vocab = 64, model.shape.vocab_size
-    run = DecodeBatch(model, batch, 1024)
+def _measure_masks(session: Session, model: DummyLlama, batch: int, length: int) -> None:
+    vocab = model.shape.vocab_size
+    run = DecodeBatch(model, batch, length)
     rng = np.random.default_rng(0)
     words = rng.integers(-(1 << 31), 1 << 31, (batch, -(-vocab // 32)), dtype=np.int32)
-    pinned = torch.from_numpy(words).pin_memory()
+    pinned = torch.from_numpy(words)
+    pinned = pinned.pin_memory() if session.is_timed else pinned
     on_device = pinned.to(session.device)
     rows = torch.arange(batch, device=session.device).int()
-    plain_s, _ = _time_step(run)
-    masked_s, _ = _time_step(run, TokenMasks(on_device, rows))
+    plain_s, _ = _time_step(session, run)
+    masked_s, _ = _time_step(session, run, TokenMasks(on_device, rows))
     copy_s = min(elapsed_s(lambda: on_device.copy_(pinned, non_blocking=True)) for _ in range(5))
     session.add_row(
-        "masks of 8B, 64 rows",
+        f"masks of {model.shape.name}, {batch} rows",
         step_ms=plain_s * 1e3,
         masked_step_ms=masked_s * 1e3,
         extra=masked_s / plain_s - 1,

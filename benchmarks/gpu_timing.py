@@ -1,11 +1,18 @@
-"""Times of kernels on a GPU: the rates of the device, and launches replayed as a CUDA graph."""
+"""Times of kernels on a GPU: the rates of the device, and launches replayed as a CUDA graph.
+
+Without a GPU the same functions run once on small tensors and a host's clock, so that nothing of
+the script is new on the day there is one; what they measure then means nothing and is marked so.
+"""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from umbel.runtime.roofline.records import Device
 
 Launch = Callable[[], object]
 COLD_BYTES = 256 << 20  # what launches in turn must touch so that the L2 cache does not help
@@ -39,14 +46,23 @@ class Session:
     """Where the checks run, and what they found."""
 
     device: torch.device
-    is_timed: bool  # False in the interpreter: correctness only, small shapes
+    is_timed: bool  # False in the interpreter: small shapes, and times that mean nothing
     deadline_s: float  # of time.monotonic
     copy_rate: float = 0.0  # bytes/s
     matmul_rate: float = 0.0  # FLOP/s in bfloat16
     checks: list[Check] = field(default_factory=list)
     tables: dict[str, list[dict[str, object]]] = field(default_factory=dict)
 
+    @property
+    def total_memory(self) -> float:
+        """Bytes of the device."""
+        if not self.is_timed:
+            return 1e9
+        return float(torch.cuda.get_device_properties(0).total_memory)
+
     def add(self, check: Check) -> None:
+        if not self.is_timed:
+            check.target = None
         if check.time_us and self.copy_rate:
             seconds = check.time_us * 1e-6
             check.share = max(
@@ -60,17 +76,21 @@ class Session:
         self.tables.setdefault(table, []).append(values)
         print(f"  {table}: " + ", ".join(f"{k} {_short(v)}" for k, v in values.items()), flush=True)
 
+    def synchronize(self) -> None:
+        if self.is_timed:
+            torch.cuda.synchronize()
+
     def has_time(self, seconds: float) -> bool:
         return time.monotonic() + seconds < self.deadline_s
 
-    def time_us(self, launches: Sequence[Launch], *, rounds: int = 5) -> float | None:
-        """Microseconds of one launch, the median of several replays; None if nothing is timed.
+    def time_us(self, launches: Sequence[Launch], *, rounds: int = 5) -> float:
+        """Microseconds of one launch, the median of several replays.
 
         `launches` do the same work on different memory, in turn. They are captured as a graph, so
         the host's time is not in it.
         """
         if not self.is_timed:
-            return None
+            return elapsed_s(capture(lambda: [launch() for launch in launches]).replay) * 1e6
         repeats = max(1, 20 // len(launches))
         graph = capture(lambda: [launch() for _ in range(repeats) for launch in launches])
         times = [elapsed_s(graph.replay) for _ in range(rounds + 1)][1:]
@@ -97,8 +117,21 @@ def line(check: Check) -> str:
     return "  ".join([*parts, check.note])
 
 
-def capture(launches: Launch) -> torch.cuda.CUDAGraph:
+class Replayable(Protocol):
+    def replay(self) -> object: ...
+
+
+@dataclass(slots=True)
+class _Again:
+    """A graph where there is none."""
+
+    replay: Launch
+
+
+def capture(launches: Launch) -> Replayable:
     """A graph of these launches, compiled and warmed up before."""
+    if not torch.cuda.is_available():
+        return _Again(launches)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -113,6 +146,10 @@ def capture(launches: Launch) -> torch.cuda.CUDAGraph:
 
 def elapsed_s(launch: Launch) -> float:
     """Seconds on the device from before to after what `launch` enqueues."""
+    if not torch.cuda.is_available():
+        start_s = time.perf_counter()
+        launch()
+        return time.perf_counter() - start_s
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     launch()
@@ -123,17 +160,24 @@ def elapsed_s(launch: Launch) -> float:
 
 def measure_rates(session: Session) -> None:
     """The denominators: a copy of 2 GiB, and a product of 8192 x 8192 in bfloat16."""
-    if not session.is_timed:
-        return
-    source = torch.zeros(1 << 30, dtype=torch.bfloat16, device=session.device)
+    num_elements, size = (1 << 30, 8192) if session.is_timed else (1 << 10, 16)
+    source = torch.zeros(num_elements, dtype=torch.bfloat16, device=session.device)
     target = torch.empty_like(source)
     copy_us = session.time_us([lambda: target.copy_(source)])
-    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device=session.device) for _ in range(2))
+    a, b = (torch.randn(size, size, dtype=torch.bfloat16, device=session.device) for _ in range(2))
     matmul_us = session.time_us([lambda: torch.mm(a, b)])
-    assert copy_us is not None
-    assert matmul_us is not None
     session.copy_rate = 2 * source.nbytes / (copy_us * 1e-6)
-    session.matmul_rate = 2 * 8192**3 / (matmul_us * 1e-6)
+    session.matmul_rate = 2 * size**3 / (matmul_us * 1e-6)
+
+
+def measured_device(session: Session) -> Device:
+    """The device as the planner sees it, with the rates that were measured."""
+    return Device(
+        name="measured",
+        peak_flops={"bfloat16": session.matmul_rate},
+        bandwidth=session.copy_rate,
+        memory_bytes=session.total_memory,
+    )
 
 
 def relative_error(got: Tensor, expected: Tensor) -> float:

@@ -51,8 +51,12 @@ def write_model(folder: Path, seed: int = 0, **config: Any) -> ModelSource:
         is_norm = name.endswith("norm.weight")
         tensors[name] = 1 + 0.1 * drawn if is_norm else drawn * shape[-1] ** -0.5
     save_file(tensors, folder / "model.safetensors")
-    (folder / "tokenizer.json").write_text(json.dumps(_byte_tokenizer()))
+    write_tokenizer(folder)
     return find_model(str(folder))
+
+
+def write_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text(json.dumps(_byte_tokenizer()))
 
 
 def _byte_tokenizer() -> dict[str, Any]:
