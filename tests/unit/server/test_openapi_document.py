@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, GenerationMode, openapi
-from schemathesis.core.failures import FailureGroup
-from schemathesis.openapi.checks import AcceptedNegativeData, RejectedPositiveData
+from schemathesis.core.failures import AcceptedNegativeData, FailureGroup
+from schemathesis.openapi.checks import RejectedPositiveData
 from schemathesis.schemas import APIOperation, BaseSchema
 from unit.server.scripted_engine import ServerRig, server
 
