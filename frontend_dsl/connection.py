@@ -44,11 +44,14 @@ _EVENT = msgspec.json.Decoder(RunEvent)
 
 @dataclass(frozen=True, slots=True)
 class Sendable:
-    """A program as it is sent. `types`: classes that its calls are decoded to."""
+    """A program as it is sent. `types`: classes that its calls are decoded to. `deadline_s`: of the
+    run there.
+    """
 
     graph: Graph
     arguments: Mapping[str, Any]
     types: Types = field(default_factory=dict)
+    deadline_s: float | None = None
 
 
 class Connection:
@@ -135,7 +138,11 @@ class Connection:
     def _post(self, program: Sendable) -> Any:
         try:
             body = msgspec.json.encode(
-                {"graph": program.graph, "arguments": dict(program.arguments)}
+                {
+                    "graph": program.graph,
+                    "arguments": dict(program.arguments),
+                    "timeout_s": program.deadline_s,
+                }
             )
         except (TypeError, ValueError) as error:
             raise InvalidRequest(f"the arguments cannot be sent as JSON: {error}") from error

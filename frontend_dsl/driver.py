@@ -6,10 +6,13 @@ that reads a value that is not there yet is a suspended greenlet. Nothing in thi
 inbox waits.
 """
 
+import heapq
+import itertools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol
 
 from umbel.frontend_dsl.pending import EngineEvent, PendingCall, Ticket
@@ -46,17 +49,22 @@ class Driver:
         self._branches: deque[Advancing] = deque()
         self._ready: list[PendingCall] = []
         self._num_open_tickets = 0
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []  # a heap, by time
+        self._timer_ids = itertools.count()
 
     def start(self, execution: "Execution") -> None:
         """Take on a program; it begins with the next `work()`."""
         self._live[execution] = None
         self._runnable.append(execution)
+        if execution.limits.deadline_s is not None:
+            self.after(execution.limits.deadline_s, partial(self._expire, execution))
 
     def work(self) -> None:
         """Do everything that needs no further event. What became ready together is submitted
         together.
         """
         self.require_thread()
+        self._run_timers()
         while True:
             if self._branches:
                 self._branches.popleft().advance()
@@ -81,7 +89,7 @@ class Driver:
 
     def require_progress(self) -> None:
         """Waiting now would be for ever unless the engine still owes an event."""
-        if self._num_open_tickets == 0:
+        if self._num_open_tickets == 0 and not self._timers:
             names = ", ".join(execution.name for execution in self._live)
             raise EngineError(
                 f"nothing is outstanding but {names or 'the session'} still waits: "
@@ -96,6 +104,16 @@ class Driver:
         self._live.clear()
 
     # Called by branches, calls and executions.
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do `action` in `delay_s`, in the driver's thread. It has to see for itself whether it is
+        still wanted.
+        """
+        heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._timer_ids), action))
+
+    def seconds_to_timer(self) -> float | None:
+        """How long to wait for the engine at most; None: as long as it takes."""
+        return max(self._timers[0][0] - time.monotonic(), 0.0) if self._timers else None
 
     def wake(self, execution: "Execution") -> None:
         self._runnable.append(execution)
@@ -128,6 +146,14 @@ class Driver:
 
     def _encode(self, text: str, special: bool) -> tuple[int, ...]:
         return tuple(self.client.encode(text, special=special))
+
+    def _run_timers(self) -> None:
+        while self._timers and self._timers[0][0] <= time.monotonic():
+            heapq.heappop(self._timers)[2]()
+
+    def _expire(self, execution: "Execution") -> None:
+        execution.expire()
+        self._live.pop(execution, None)
 
     def _resume(self, execution: "Execution") -> None:
         execution.resume()

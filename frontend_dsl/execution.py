@@ -7,17 +7,39 @@ from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped]  # ships none
 
-from umbel.frontend_dsl.branch import Branch, Signal, with_descendants
+from umbel.frontend_dsl.branch import Branch, Signal, Waiter, with_descendants
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.events import Event, TextDelta, VariableDone, VariableFailed
+from umbel.frontend_dsl.fibers import Fiber
 from umbel.frontend_dsl.operations import Mark, Race
 from umbel.frontend_dsl.tools import CURRENT, ToolCall
-from umbel.runtime.errors import InvalidRequest, RequestCancelled
+from umbel.runtime.errors import DeadlineExceeded, InvalidRequest, RequestCancelled
 
 if TYPE_CHECKING:
     from umbel.frontend_dsl.client import Client
     from umbel.frontend_dsl.driver import Driver
     from umbel.frontend_dsl.pending import PendingCall
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """`deadline_s`: how long a run may take. `retries`: how often a call that fails for a reason
+    that may pass (its error's class is `retryable`) is sent again.
+    """
+
+    deadline_s: float | None = None
+    retries: int = 0
+
+    def __post_init__(self) -> None:
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise InvalidRequest(
+                f"deadline_s={self.deadline_s!r} is not valid: expected more than 0 seconds",
+                param="deadline_s",
+            )
+        if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
+            raise InvalidRequest(
+                f"retries={self.retries!r} is not valid: expected 0 or more", param="retries"
+            )
 
 
 @dataclass(slots=True)
@@ -44,8 +66,10 @@ class Execution:
         *,
         defaults: Mapping[str, Any],
         keep_events: bool = False,
+        limits: "RunLimits | None" = None,
     ) -> None:
         self.name = name
+        self.limits = limits or RunLimits()
         self.defaults = defaults
         self.is_over = False
         self.error: ProgramError | None = None
@@ -64,6 +88,7 @@ class Execution:
         self._tool_calls: list[ToolCall] = []
         self._recorded: dict[tuple[str, int], PendingCall] = {}  # of an earlier attempt
         self._recorded_tools: list[ToolCall] = []
+        self.fibers: dict[greenlet, Fiber] = {}  # bodies of maps that have not ended
         self._greenlet = greenlet(self._run)
         # A new greenlet has an empty context; the program must see the caller's context variables.
         self._greenlet.gr_context = contextvars.copy_context()
@@ -96,8 +121,10 @@ class Execution:
         self.branches.append(branch)
         return branch
 
-    def require_open(self) -> None:
-        """Refuse to append: the execution is over, or this is another thread."""
+    def require_open(self, branch: Branch | None = None) -> None:
+        """Refuse to append: the execution is over, this is another thread, or `branch` is not that
+        of the map's body which appends.
+        """
         if self._abandoned_by is not None:
             raise self._abandoned_by
         if self.is_over:
@@ -106,20 +133,34 @@ class Execution:
                 "its state can be read but not appended to"
             )
         self.driver.require_thread()
+        fiber = self.fibers.get(getcurrent())
+        if fiber is not None and branch is not None:
+            fiber.require_own(branch)
+
+    def wait_for_turn(self) -> None:
+        """Wait until what the program has before this place cannot fail any more: only the bodies
+        of a map run side by side.
+        """
+        fiber = self.fibers.get(getcurrent())
+        if fiber is not None:
+            fiber.wait_for_turn()
 
     def wait(self, signal: Signal) -> None:
-        """Suspend the program until `signal` is set."""
+        """Suspend the program, or the body of a map, until `signal` is set."""
         while not signal.is_set:
             self.require_open()
-            if getcurrent() is not self._greenlet:
+            current = getcurrent()
+            waiter: Waiter | None = self.fibers.get(current)
+            if current is self._greenlet:
+                waiter = self
+            if waiter is None:
                 raise InvalidRequest(
                     f"this value of program {self.name!r} is not there yet, "
                     "and only the program itself can wait"
                 )
-            signal.waiting.append(self)
-            parent = self._greenlet.parent
-            assert parent is not None
-            parent.switch()
+            signal.waiting.append(waiter)
+            assert current.parent is not None
+            current.parent.switch()
 
     def settle(self, branch: Branch) -> None:
         """Wait until everything appended to `branch` so far is done."""
@@ -241,10 +282,34 @@ class Execution:
         self.error = self._wrap(cause)
         self._abandoned_by = self.error
         self._abort(self.error)
+        if self.driver.is_own_thread:
+            for fiber in list(self.fibers.values()):
+                fiber.stop()
         if self._greenlet and self.driver.is_own_thread:
             self._greenlet.parent = getcurrent()
             self._greenlet.throw(GreenletExit)
         self._end()
+
+    def expire(self) -> None:
+        """Its deadline has come: end it with an error that names what it was waiting for."""
+        if self.is_over:
+            return
+        calls = [call for branch in self.branches for call in branch.calls]
+        waiting = [call for call in (*calls, *self._tool_calls) if not call.is_set]
+        cause = DeadlineExceeded(
+            f"the run took longer than its deadline_s={self.limits.deadline_s:g}; "
+            f"{len(waiting)} calls were not done"
+        )
+        first = next(iter(waiting), None)
+        self.abandon(
+            ProgramError(
+                cause,
+                program=self.name,
+                branch=first.branch.path if first is not None else "root",
+                call=str(first) if first is not None else None,
+                site=first.site if first is not None else None,
+            )
+        )
 
     def _run(self) -> None:
         CURRENT.set(self)  # the greenlet has a context of its own

@@ -93,6 +93,10 @@ class SelectCall(PendingCall):
         if self._select.method == "constrained":
             self._send_ends(driver, context)
 
+    def forget(self) -> None:
+        self._scores.clear()
+        self._num_open = 0
+
     def on_event(self, ticket: Ticket, event: Score) -> None:
         assert isinstance(ticket.key, _ScoreKey)
         self._scores.setdefault(ticket.key, []).append(event)

@@ -9,7 +9,7 @@ from umbel.frontend_dsl.connection import Sendable
 from umbel.frontend_dsl.driver import Driver
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.events import Event
-from umbel.frontend_dsl.execution import Execution
+from umbel.frontend_dsl.execution import Execution, RunLimits
 from umbel.frontend_dsl.faces import Runnable
 from umbel.frontend_dsl.graph.nodes import Graph
 from umbel.frontend_dsl.graph.serial import content_hash
@@ -25,16 +25,23 @@ class GraphProgram(Runnable):
 
     `tools` are the ones the graph may call. Raises `InvalidRequest` for a graph that cannot run;
     its bounds are those of `graph.serial.check`, which `from_json` has checked, and `max_chars`:
-    how much text one run may put together.
+    how much text one run may put together. `deadline_s` and `retries`: see `Program.with_limits`.
     """
 
     def __init__(
-        self, graph: Graph, *, tools: Collection[Tool] = (), max_chars: int | None = None
+        self,
+        graph: Graph,
+        *,
+        tools: Collection[Tool] = (),
+        max_chars: int | None = None,
+        deadline_s: float | None = None,
+        retries: int = 0,
     ) -> None:
         require_sound(graph)
         self.graph = graph
         self.name = graph.name
         self._max_chars = max_chars
+        self._limits = RunLimits(deadline_s, retries)
         self._tools = {tool.name: tool for tool in tools}
 
     def __repr__(self) -> str:
@@ -60,12 +67,13 @@ class GraphProgram(Runnable):
 
         file = graph.files[0] if graph.files else ""
         return Execution(
-            self.name, file, body, driver, defaults=graph.defaults, keep_events=keep_events
-        )
+            self.name, file, body, driver, defaults=graph.defaults, keep_events=keep_events,
+            limits=self._limits,
+        )  # fmt: skip
 
     def sendable(self, arguments: Mapping[str, Any]) -> Sendable:
         """The graph as it is."""
-        return Sendable(self.graph, arguments)
+        return Sendable(self.graph, arguments, deadline_s=self._limits.deadline_s)
 
     @property
     def identity(self) -> str:

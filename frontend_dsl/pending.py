@@ -1,6 +1,7 @@
 """Calls on their way: what a branch waits for, and how the engine's events end it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from umbel.frontend_dsl.branch import Branch, Signal
@@ -8,12 +9,14 @@ from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.events import TextDelta, VariableDone, VariableFailed
 from umbel.frontend_dsl.operations import start_sequence
 from umbel.frontend_dsl.record import CallRecord
+from umbel.runtime.errors import UmbelError
 from umbel.runtime.outputs import Chunk
 
 if TYPE_CHECKING:
     from umbel.frontend_dsl.client import CallHandle
     from umbel.frontend_dsl.driver import Driver
 
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.05, 5.0  # before a call is sent again
 EngineEvent = Any  # Chunk, Score or UmbelError; of a tool: its ToolDone or UmbelError
 
 
@@ -55,7 +58,9 @@ class PendingCall(Signal):
         self.recorded: PendingCall | None = None  # the same call of an earlier attempt, done
         self.rank = 0
         self.text_token_ids: tuple[int, ...] = ()
+        self.retries: list[str] = []  # why it was sent again, each time
         self._description = description
+        self._has_output = False
         self._tickets: list[Ticket] = []
 
     def __str__(self) -> str:
@@ -77,8 +82,24 @@ class PendingCall(Signal):
         raise NotImplementedError
 
     def refuse(self, cause: BaseException) -> None:
-        """It failed with `cause`."""
-        self.branch.fail_current(cause)
+        """It failed with `cause`: it is sent again if that may pass, or its branch ends."""
+        execution = self.branch.execution
+        may_pass = isinstance(cause, UmbelError) and cause.retryable and not self._has_output
+        if not may_pass or len(self.retries) >= execution.limits.retries:
+            self.branch.fail_current(cause)
+            return
+        self._drop_tickets()
+        self.forget()
+        delay_s = min(_FIRST_DELAY_S * 2 ** len(self.retries), _MAX_DELAY_S)
+        self.retries.append(f"{type(cause).__name__}: {cause}")
+        execution.driver.after(delay_s, self._send_again)
+
+    def forget(self) -> None:
+        """Drop what an attempt gave so far."""
+
+    def _send_again(self) -> None:
+        if not self.is_set:
+            self.branch.execution.driver.enqueue(self)
 
     def fail(self, branch: Branch, error: ProgramError) -> None:
         """End with `error`; whatever still runs in the engine is cancelled."""
@@ -107,6 +128,8 @@ class PendingCall(Signal):
 
     def _finish(self, record: CallRecord, token_ids: tuple[int, ...]) -> None:
         self._tickets.clear()  # their handles would keep the engine alive
+        if self.retries:
+            record = replace(record, retries=tuple(self.retries))
         self._end(record, token_ids)
         self.branch.resume()
 
@@ -129,4 +152,5 @@ class PendingCall(Signal):
 
     def _emit_text(self, text: str) -> None:
         if text:
+            self._has_output = True
             self.branch.execution.emit(TextDelta(self.branch.path, self.name, text))

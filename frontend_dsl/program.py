@@ -11,7 +11,7 @@ from umbel.frontend_dsl.calls import SamplingOptions, check_options
 from umbel.frontend_dsl.compiling import Compiled, Compiler
 from umbel.frontend_dsl.connection import Sendable
 from umbel.frontend_dsl.driver import Driver
-from umbel.frontend_dsl.execution import Execution
+from umbel.frontend_dsl.execution import Execution, RunLimits
 from umbel.frontend_dsl.faces import Runnable
 from umbel.frontend_dsl.graph.nodes import Graph
 from umbel.frontend_dsl.lowering import GraphRun
@@ -37,6 +37,7 @@ class Program(Runnable):
         *,
         is_eager: bool = False,
         passes: Collection[str] = PASS_NAMES,
+        limits: RunLimits | None = None,
     ) -> None:
         if not callable(function):
             raise InvalidRequest(f"@program takes a function, not {function!r}")
@@ -51,6 +52,7 @@ class Program(Runnable):
         self.defaults = dict(defaults)
         self.is_eager = is_eager
         self.passes = tuple(passes)
+        self.limits = limits or RunLimits()
         self._compiler = Compiler(self)
         self.__doc__ = function.__doc__
         self._signature = inspect.signature(function)
@@ -76,15 +78,31 @@ class Program(Runnable):
         `judge.with_defaults(temperature=0)`.
         """
         defaults = {**self.defaults, **_checked(options)}
-        return Program(self.function, defaults, is_eager=self.is_eager, passes=self.passes)
+        return self._like(defaults=defaults)
 
     def eager(self) -> "Program":
         """The same program, never compiled: every run calls the function on the engine."""
-        return Program(self.function, self.defaults, is_eager=True)
+        return self._like(is_eager=True)
 
     def with_passes(self, passes: Collection[str]) -> "Program":
         """The same program, compiled with these passes only: see `passes.pipeline.NAMES`."""
-        return Program(self.function, self.defaults, passes=passes)
+        return self._like(passes=tuple(passes), is_eager=False)
+
+    def with_limits(self, *, deadline_s: float | None = None, retries: int = 0) -> "Program":
+        """The same program for runs that take `deadline_s` seconds at most (what is under way then
+        is cancelled, and the `ProgramError` names it), and that send a call again, `retries` times,
+        when it failed for a reason that may pass (a full queue).
+
+        The compiled graphs are shared with this program.
+        """
+        other = self._like(limits=RunLimits(deadline_s, retries))
+        other._compiler = self._compiler
+        return other
+
+    def _like(self, **changes: Any) -> "Program":
+        same = {"defaults": self.defaults, "is_eager": self.is_eager, "passes": self.passes,
+                "limits": self.limits}  # fmt: skip
+        return Program(self.function, **{**same, **changes})
 
     def compile(
         self,
@@ -184,8 +202,9 @@ class Program(Runnable):
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         file = code.co_filename if code is not None else ""  # a callable object has no code
         return Execution(
-            self.name, file, body, driver, defaults=self.defaults, keep_events=keep_events
-        )
+            self.name, file, body, driver, defaults=self.defaults, keep_events=keep_events,
+            limits=self.limits,
+        )  # fmt: skip
 
     def sendable(self, arguments: Mapping[str, Any]) -> Sendable:
         """The graph for arguments of this shape. Where a path leaves it for Python, the run ends
@@ -204,7 +223,13 @@ class Program(Runnable):
             )
         graph = compiled.graph
         given = {name: bound.arguments[name] for name in graph.parameters}
-        return Sendable(graph, given, compiled.traced.types)
+        if self.limits.retries:
+            raise InvalidRequest(
+                "retries are for runs on an Engine or umbel.Remote; on an Umbel server a program "
+                "is one request: run it again when it was refused",
+                param="retries",
+            )
+        return Sendable(graph, given, compiled.traced.types, self.limits.deadline_s)
 
     def _run_compiled(
         self, execution: Execution, compiled: Compiled, arguments: Mapping[str, Any]

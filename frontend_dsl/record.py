@@ -35,6 +35,7 @@ class CallRecord:
     scores: Mapping[str, float] = field(default_factory=dict)
     distribution: Mapping[str, float] = field(default_factory=dict)
     error: ProgramError | None = None
+    retries: tuple[str, ...] = ()  # why it was sent again, each time
 
     @property
     def num_computed_tokens(self) -> int:

@@ -46,6 +46,7 @@ class CallReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     method: str | None = None
     scores: dict[str, float] = {}
     distribution: dict[str, float] = {}
+    retries: tuple[str, ...] = ()
     error: FailureReport | None = None
 
 
@@ -164,6 +165,7 @@ def call_of(record: CallRecord) -> CallReport:
         method=record.method,
         scores=dict(record.scores),
         distribution=dict(record.distribution),
+        retries=record.retries,
         error=None if record.error is None else failure_of(record.error),
     )
 

@@ -7,7 +7,8 @@ the end differ only in how they wait.
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 from umbel.frontend_dsl.driver import Delivery, Driver
 from umbel.frontend_dsl.events import Event
@@ -87,9 +88,14 @@ class Inbox:
         self._queue: SimpleQueue[Delivery] = SimpleQueue()
         self.post = self._queue.put
 
-    def take(self) -> list[Delivery]:
-        """Block for at least one delivery; siblings that ended together are taken together."""
-        deliveries = [self._queue.get()]
+    def take(self, timeout_s: float | None = None) -> list[Delivery]:
+        """Block for at least one delivery; siblings that ended together are taken together. None
+        when the time is up.
+        """
+        try:
+            deliveries = [self._queue.get(timeout=timeout_s)]
+        except Empty:
+            return []
         while not self._queue.empty():
             deliveries.append(self._queue.get())
         return deliveries
@@ -115,8 +121,10 @@ class AsyncInbox:
                     raise
                 # The loop has ended, so nobody waits; a listener must not raise into the engine.
 
-    async def take(self) -> list[Delivery]:
-        await self._arrived.wait()
+    async def take(self, timeout_s: float | None = None) -> list[Delivery]:
+        """Wait for deliveries; none when the time is up."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._arrived.wait(), timeout_s)
         self._arrived.clear()
         self._is_signalled = False
         deliveries = []
@@ -129,7 +137,7 @@ def drive(driver: Driver, inbox: Inbox, session: Session) -> Iterator[Event]:
     try:
         for event in session:
             if event is None:
-                driver.feed(inbox.take())
+                driver.feed(inbox.take(driver.seconds_to_timer()))
             else:
                 yield event
     finally:
@@ -142,7 +150,7 @@ async def drive_async(
     try:
         for event in session:
             if event is None:
-                driver.feed(await inbox.take())
+                driver.feed(await inbox.take(driver.seconds_to_timer()))
             else:
                 yield event
     finally:

@@ -2,13 +2,15 @@
 read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Self, overload
 
 from umbel.frontend_dsl.branch import Branch
 from umbel.frontend_dsl.calls import Expression, Gen, Message, Select, Sum
 from umbel.frontend_dsl.decoding import decode_json
 from umbel.frontend_dsl.errors import ProgramError, Site
+from umbel.frontend_dsl.fibers import run_bodies
 from umbel.frontend_dsl.generation import GenCall, SelectCall
 from umbel.frontend_dsl.operations import AppendText, CloseRole, ForkPoint, OpenRole
 from umbel.frontend_dsl.pending import PendingCall
@@ -33,7 +35,7 @@ class State:
         self._branch = branch
 
     def __iadd__(self, value: str | Expression) -> Self:
-        self._branch.execution.require_open()
+        self._branch.execution.require_open(self._branch)
         self._append(value, Site.here())
         return self
 
@@ -103,7 +105,7 @@ class State:
     def fork(self, width: int) -> "Forks":
         """`width` branches that go on from here; they share what is there so far."""
         branch = self._branch
-        branch.execution.require_open()
+        branch.execution.require_open(branch)
         if (
             isinstance(width, bool)
             or not isinstance(width, int)
@@ -117,6 +119,21 @@ class State:
         children = [branch.execution.new_branch(branch, f"{name}[{idx}]") for idx in range(width)]
         branch.add(ForkPoint(children, Site.here()))
         return Forks([State(child) for child in children])
+
+    def map(self, function: Callable[..., Any], items: Iterable[Any]) -> list[Any]:
+        """`function(branch, item)` for each item, each on a branch of its own, all at the same
+        time; what they return, in the order of the items.
+
+        The function appends to its own branch only. Raises the error of the first item that failed.
+        """
+        return map_on(self, function, [(item,) for item in items])
+
+    def reduce(self, function: Callable[..., Any], items: Iterable[Any]) -> Any:
+        """Combine the items two by two with `function(branch, left, right)`, each pair on a branch
+        of its own, and then what they return, until one is left: as many rounds as the logarithm.
+        The order of the items is kept.
+        """
+        return reduced(list(items), lambda pairs: map_on(self, function, pairs))
 
     def system(self) -> "RoleContext":
         """`with s.system():` what is appended inside is a system message."""
@@ -212,6 +229,31 @@ class State:
         return _refusal(self._branch, cause, call, site)
 
 
+def map_on(
+    state: State, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+) -> list[Any]:
+    """`function(branch, *arguments)` for each, on branches of `state`."""
+    if not arguments:
+        return []
+    forks = state.fork(len(arguments))
+    bodies = [
+        partial(function, branch, *given) for branch, given in zip(forks, arguments, strict=True)
+    ]
+    branches = [branch._branch for branch in forks]
+    return run_bodies(branches[0].execution, branches, bodies)
+
+
+def reduced(values: list[Any], combine: Callable[[list[tuple[Any, Any]]], list[Any]]) -> Any:
+    """One value of all; `combine` makes one of each pair. Raises `InvalidRequest` for none."""
+    if not values:
+        raise InvalidRequest("reduce of no items has no value; give it at least one")
+    while len(values) > 1:
+        pairs = list(zip(values[::2], values[1::2], strict=False))
+        odd = values[-1:] if len(values) % 2 else []
+        values = [*combine(pairs), *odd]
+    return values[0]
+
+
 def append_call(branch: Branch, expression: Gen | Select, *, rank: int = 0) -> PendingCall:
     """Append a call to `branch`; what `s += gen(...)` and the nodes of a graph do.
 
@@ -255,7 +297,7 @@ class RoleContext:
 
     def __enter__(self) -> None:
         branch = self._branch
-        branch.execution.require_open()
+        branch.execution.require_open(branch)
         site = Site.here()
         if branch.role is not None:
             if not branch.role_is_inherited:

@@ -74,6 +74,8 @@ class Tool:
         if execution is None:
             return self.invoke(self.bind(args, options))
         call = ToolCall(execution, self, self.bind(args, options), Site.here())
+        if not self.is_pure:
+            execution.wait_for_turn()
         call.begin()
         execution.wait(call)
         if call.error is not None:
@@ -104,14 +106,19 @@ class Tool:
         return {name: self._converted(name, value) for name, value in bound.arguments.items()}
 
     def invoke(self, arguments: Mapping[str, Any]) -> Any:
-        """Call the function with bound arguments, up to `retries` more times when it raises."""
-        for attempt in range(self.retries + 1):
+        """Call the function with bound arguments, up to `retries` more times when it raises. The
+        error of the last time has those before as notes.
+        """
+        reasons: list[str] = []
+        while True:
             try:
                 return self._once(arguments)
-            except Exception:
-                if attempt == self.retries:
+            except Exception as error:
+                if len(reasons) == self.retries:
+                    for number, reason in enumerate(reasons, 1):
+                        error.add_note(f"attempt {number}: {reason}")
                     raise
-        raise AssertionError("unreachable")
+                reasons.append(f"{type(error).__name__}: {error}")
 
     def _once(self, arguments: Mapping[str, Any]) -> Any:
         args, options = self._split(arguments)
@@ -230,7 +237,8 @@ def _work(tool: Tool, arguments: Mapping[str, Any], ticket: Ticket) -> None:
     except TimeoutError:
         ticket(_too_long(tool))
     except BaseException as error:
-        failure = ToolFailed(f"tool {tool.name!r} raised {type(error).__name__}: {error}")
+        before = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+        failure = ToolFailed(f"tool {tool.name!r} raised {type(error).__name__}: {error}{before}")
         failure.__cause__ = error
         ticket(failure)
     else:

@@ -22,6 +22,7 @@ from umbel.frontend_dsl import calls
 from umbel.frontend_dsl.calls import Select
 from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph.nodes import Op
+from umbel.frontend_dsl.state import reduced
 from umbel.frontend_dsl.tools import Tool
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
 from umbel.frontend_dsl.tracing.numbers import TraceNumber
@@ -182,6 +183,8 @@ class Hooks:
             return self._python_function(function)
         if isinstance(function, MethodType):
             owner = function.__self__
+            if isinstance(owner, TraceState) and function.__name__ in ("map", "reduce"):
+                return functools.partial(getattr(self, f"_{function.__name__}"), owner)
             if isinstance(owner, (*_STATES, Symbol)) or type(owner).__module__ == "collections":
                 return function
         elif isinstance(function, self._program_type):
@@ -245,6 +248,23 @@ class Hooks:
         if code.co_flags & 0x2A0:  # generators and coroutines
             self.leave(f"calls {function.__qualname__}, a generator or async function")
         return self.follow(function, with_points=False)
+
+    def _map(self, state: TraceState, function: Any, items: Any) -> list[Any]:
+        follow = self.callable(function)
+        arguments = [(item,) for item in items]
+        return self._map_on(state, follow, arguments)
+
+    def _reduce(self, state: TraceState, function: Any, items: Any) -> Any:
+        follow = self.callable(function)
+        return reduced(list(items), functools.partial(self._map_on, state, follow))
+
+    def _map_on(
+        self, state: TraceState, follow: Any, arguments: list[tuple[Any, ...]]
+    ) -> list[Any]:
+        """The bodies one after another: they depend on nothing of each other."""
+        forks = state.fork(len(arguments)) if arguments else ()
+        pairs = zip(forks, arguments, strict=True)
+        return [follow(branch, *given) for branch, given in pairs]
 
     def _nested(self, program: Any) -> Callable[..., Any]:
         function = program.function

@@ -87,6 +87,12 @@ class TraceState:
         path.add(nodes.Fork(branch=self._branch, children=names, **recording.where()))
         return TraceForks([recording.state(name) for name in names], recording)
 
+    def map(self, function: object, items: object) -> NoReturn:
+        self._leave("map() is called in a way that cannot be followed")  # else the hooks follow it
+
+    def reduce(self, function: object, items: object) -> NoReturn:
+        self._leave("reduce() is called in a way that cannot be followed")
+
     def system(self) -> "TraceRole":
         return TraceRole(self, "system")
 

@@ -163,8 +163,8 @@ class _StoppableInbox(Inbox):
             self._stopped.set()
             self._queue.put(None)  # type: ignore[arg-type]  # only to wake the reader
 
-    def take(self) -> list[Delivery]:
-        deliveries = super().take()
+    def take(self, timeout_s: float | None = None) -> list[Delivery]:
+        deliveries = super().take(timeout_s)
         if self._stopped.is_set():
             raise _Stopped
         return deliveries

@@ -47,6 +47,12 @@ def inner(s: State, word: str) -> str:
     return s["answer"]
 
 
+def joined(branch: State, left: str, right: str) -> str:
+    """Combines two texts of a reduction."""
+    branch += f"{left}+{right}=" + gen("sum", max_tokens=2)
+    return branch["sum"]
+
+
 @dataclass(frozen=True)
 class Step:
     """One statement: `kind` and what it needs."""
@@ -58,7 +64,7 @@ class Step:
 
 _SIMPLE = (
     "say", "argument", "gen", "pick", "quote", "tool", "role", "number", "open", "option", "sure",
-    "agent", "call",
+    "agent", "call", "map",
 )  # fmt: skip
 _NESTED = ("fork", "if", "loop", "while", "match", "flag", "ask")
 
@@ -139,6 +145,9 @@ class _Writer:
             elif step.kind == "call" and is_free:
                 self._put(depth, f"child{name} = {s}.fork(1)[0]")
                 self._put(depth, f"out.append(inner(child{name}, {s} is {s} and a))")
+            elif step.kind == "map":
+                self._put(depth, f"out.append({s}.map(inner, [a, 'word', b][:{step.number}]))")
+                self._put(depth, f"out.append({s}.reduce(joined, ['x', b, a, 'y']))")
             elif step.kind == "quote" and known:
                 state, variable = known[step.number % len(known)]
                 self._put(depth, f"{s} += f\"[{{{state}['{variable}']}}]\"")
@@ -217,7 +226,7 @@ def random_program(steps: tuple[Step, ...]) -> tuple[Program, str]:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     world: dict[str, Any] = {
         "gen": gen, "select": select, "note": note, "is_early": is_early, "inner": inner,
-        "__name__": "random",
+        "joined": joined, "__name__": "random",
     }  # fmt: skip
     exec(compile(source, file, "exec"), world)
     return program(world["body"]), source

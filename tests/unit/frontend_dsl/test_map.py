@@ -1,0 +1,199 @@
+"""`s.map` and `s.reduce`: the same function for many items, at the same time."""
+
+from typing import Any
+
+import pytest
+from unit.frontend_dsl.fake_client import FakeClient, FakeModel
+
+from umbel.frontend_dsl import Program, ProgramError, State, gen, program, select, tool
+from umbel.frontend_dsl.driver import Driver
+from umbel.runtime.errors import InvalidRequest, RequestCancelled
+
+_seen: list[str] = []
+
+
+@tool
+def note(text: str) -> str:
+    _seen.append(text)
+    return text
+
+
+def rate(branch: State, document: str) -> tuple[str, str]:
+    """Reads in the middle, so one after another would wait for each."""
+    branch += document + gen("words", max_tokens=2)
+    if branch["words"] != "zz":
+        branch += "Is it good? "
+    branch += select("good", ["yes", "no"])
+    return branch["words"], branch["good"]
+
+
+@program
+def rates(s: State, documents: list[str]) -> Any:
+    s += "Rate: "
+    rated = s.map(rate, documents)
+    s += f"{len(rated)} rated. " + gen("summary", max_tokens=3)
+    return rated, s["summary"]
+
+
+def shorter(branch: State, left: str, right: str) -> str:
+    branch += f"{left} and {right} in short: " + gen("both", max_tokens=3)
+    return branch["both"]
+
+
+@program
+def sums_up(s: State, parts: list[str]) -> str:
+    s += "Sum up. "
+    return s.reduce(shorter, parts)  # type: ignore[no-any-return]  # what `shorter` returns
+
+
+def _tree(state: State) -> Any:
+    return state.path, state.text(), [_tree(branch) for branch in state.branches]
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 5])
+@pytest.mark.parametrize(("made", "name"), [(rates, "documents"), (sums_up, "parts")])
+def test_eager_and_compiled_give_the_same_in_any_order_of_answers(
+    made: Program, name: str, number: int
+) -> None:
+    items = [f"item{i} " for i in range(number)]
+    outcomes = set()
+    for face in (made, made.eager()):
+        for seed in range(4):
+            with FakeClient(seed=seed) as client:
+                try:
+                    state = face.run(client, **{name: items})
+                    outcomes.add(repr((state.result, _tree(state))))
+                except ProgramError as error:
+                    outcomes.add(str(error))
+
+    assert len(outcomes) == 1
+    assert made.compile(**{name: items or ["x"]}).graph is not None
+
+
+def _first_calls(face: Program, **arguments: Any) -> int:
+    """Calls that are under way before any was answered."""
+    client = FakeClient(manual=True)
+    driver = Driver(client, lambda delivery: None)
+    driver.start(face.execution(driver, arguments, keep_events=False))
+    driver.work()
+    number = len(client.calls)
+    driver.close(RequestCancelled("enough"))
+    return number
+
+
+def test_all_items_are_under_way_together() -> None:
+    documents = [f"document {i}" for i in range(50)]
+
+    assert _first_calls(rates.eager(), documents=documents) == 50
+    # Compiled, the summary begins, too: its text depends on no item.
+    assert _first_calls(rates, documents=documents[:5]) == 6
+
+
+def test_a_reduction_has_a_logarithm_of_rounds() -> None:
+    with FakeClient() as client:
+        state = sums_up.run(client, parts=[str(i) for i in range(9)])
+
+    assert [len(branch.calls) for branch in state.branches] == [1] * 8
+    assert len({branch.path.partition("[")[0] for branch in state.branches}) == 4
+
+
+def test_a_map_in_a_map_runs_its_items_together() -> None:
+    def inner(branch: State, word: str) -> str:
+        branch += word + gen("x", max_tokens=2)
+        return branch["x"]
+
+    def outer(branch: State, number: int) -> list[str]:
+        branch += f"{number}: "
+        return branch.map(inner, ["a", "b", "c"])
+
+    @program
+    def nests(s: State) -> Any:
+        return s.map(outer, [1, 2])
+
+    assert _first_calls(nests.eager()) == 6
+    with FakeClient() as client:
+        assert nests.run(client).result == nests.eager().run(client).result
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_tools_keep_the_order_of_the_items_and_stop_where_one_fails(is_eager: bool) -> None:
+    def uses(branch: State, word: str) -> str:
+        branch += word + gen("x", max_tokens=2)
+        note(f"{word} first")
+        if word == "c":
+            raise ValueError(f"{word}{branch['x']}")
+        branch += gen("y", max_tokens=2)
+        note(f"{word} {branch['y'][:0]}second")
+        return branch["x"]
+
+    @program
+    def maps(s: State) -> Any:
+        return s.map(uses, ["a", "b", "c", "d"])
+
+    face = maps.eager() if is_eager else maps
+    for seed in range(3):
+        _seen.clear()
+        with FakeClient(seed=seed) as client, pytest.raises(ProgramError, match="ValueError: c"):
+            face.run(client)
+        assert _seen == ["a first", "a second", "b first", "b second", "c first"]
+
+
+def test_the_first_item_that_fails_is_raised_with_its_line() -> None:
+    fails = FakeModel(fails=lambda context: ord("1") in context or ord("3") in context)
+
+    for face in (rates, rates.eager()):
+        with FakeClient(model=fails) as client, pytest.raises(ProgramError) as caught:
+            face.run(client, documents=["d0", "d1", "d2", "d3"])
+        assert caught.value.branch == "root/fork1[1]"
+        assert caught.value.call == "gen('words')"
+        assert caught.value.site is not None
+        assert caught.value.site.line == rate.__code__.co_firstlineno + 2
+
+
+def test_a_map_appends_to_its_own_branches_only() -> None:
+    @program
+    def strays(s: State) -> Any:
+        def stray(branch: State, word: str) -> None:
+            nonlocal s
+            s += word
+
+        return s.map(stray, ["a", "b"])
+
+    with (
+        FakeClient() as client,
+        pytest.raises(ProgramError, match="appends to root, but its own branch is"),
+    ):
+        strays.run(client)
+
+
+def test_a_run_that_is_given_up_ends_its_bodies() -> None:
+    ended = []
+
+    def waits(branch: State, word: str) -> str:
+        try:
+            branch += word + gen("x")
+            return branch["x"]
+        finally:
+            ended.append(word)
+
+    @program
+    def maps(s: State) -> Any:
+        return s.map(waits, ["a", "b"])
+
+    client = FakeClient(manual=True)
+    driver = Driver(client, lambda delivery: None)
+    execution = maps.eager().execution(driver, {}, keep_events=False)
+    driver.start(execution)
+    driver.work()
+    driver.close(RequestCancelled("enough"))
+
+    assert sorted(ended) == ["a", "b"]
+    assert not execution.fibers
+    assert all(call.is_cancelled for call in client.calls)
+
+
+def test_nothing_to_reduce_is_refused() -> None:
+    with FakeClient() as client, pytest.raises(ProgramError, match="at least one") as caught:
+        sums_up.eager().run(client, parts=[])
+
+    assert isinstance(caught.value.cause, InvalidRequest)
