@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="the best of so many is printed")
     parser.add_argument("--dtype", default="auto")
     args = parser.parse_args()
-    with Engine(num_threads=args.threads, dtype=args.dtype) as engine:
+    with Engine(num_threads=args.threads, dtype=args.dtype, speculate="off") as engine:
         engine.generate([1, 2, 3], temperature=0, max_tokens=2)
         print(f"{args.threads} threads; ms a step (median), best of {args.repeat}")
         print(f"{'case':12}" + "".join(f"{name:>10}" for name in COLUMNS) + "     tok/s  steps")

@@ -2,7 +2,9 @@
 
 A task is a tile of query rows of one KV head over one list of slot ranges. It walks the keys in
 blocks: packs a block once for all its rows, then scores, softens and mixes (online softmax in
-float32, weights rounded to bfloat16). Twin: the torch implementation in `umbel.kernels.attention`.
+float32, weights rounded to bfloat16). Where the processor multiplies halves, tasks with many
+queries do so: to scale and convert a block costs as much as a few queries. Twin: the torch
+implementation in `umbel.kernels.attention`.
 """
 
 import ctypes
@@ -29,17 +31,32 @@ from umbel.kernels.native.attention_code import (
     score_tile_8,
     soften,
 )  # fmt: skip
+from umbel.kernels.native.half_attention_code import (
+    half_mix_1,
+    half_mix_2,
+    half_mix_4,
+    half_mix_8,
+    half_score_1,
+    half_score_2,
+    half_score_4,
+    half_score_8,
+    soften_to_halves,
+    to_halves,
+)  # fmt: skip
 from umbel.kernels.native.simd import (
     fetch_add,
     float32_pointer,
+    highest_bits,
     int64_pointer,
     load_int64,
+    scale_of,
     uint16_pointer,
 )  # fmt: skip
-from umbel.kernels.native.threads import run_unsafe
+from umbel.kernels.native.threads import has_halves, run_unsafe
 
 _BLOCK = 128  # keys packed at a time: 16 KiB of keys and as much of values for heads of 64
 TASK_FIELDS, ROW_FIELDS = 5, 4  # see `TaskLists`
+_MIN_HALF_QUERIES = 8  # of a task that is computed in half precision
 
 
 @njit
@@ -64,6 +81,38 @@ def _mix(count, p, p_stride, values, num_parts, num_pairs, out, out_stride):
         mix_tile_2(p, p_stride, values, num_parts, num_pairs, out, out_stride)
     else:
         mix_tile_1(p, p_stride, values, num_parts, num_pairs, out, out_stride)
+
+
+@njit
+def _score_halves(count, q, q_stride, keys, num_pairs, factors, out, out_stride):
+    if count == 8:
+        half_score_8(q, q_stride, keys, num_pairs, factors, out, out_stride)
+    elif count == 4:
+        half_score_4(q, q_stride, keys, num_pairs, factors, out, out_stride)
+    elif count == 2:
+        half_score_2(q, q_stride, keys, num_pairs, factors, out, out_stride)
+    else:
+        half_score_1(q, q_stride, keys, num_pairs, factors, out, out_stride)
+
+
+@njit
+def _mix_halves(count, p, p_stride, values, num_parts, num_pairs, out, out_stride, factor):
+    if count == 8:
+        half_mix_8(p, p_stride, values, num_parts, num_pairs, out, out_stride, factor)
+    elif count == 4:
+        half_mix_4(p, p_stride, values, num_parts, num_pairs, out, out_stride, factor)
+    elif count == 2:
+        half_mix_2(p, p_stride, values, num_parts, num_pairs, out, out_stride, factor)
+    else:
+        half_mix_1(p, p_stride, values, num_parts, num_pairs, out, out_stride, factor)
+
+
+@njit
+def _halve(at, num_elements):
+    """Elements scaled to below 2 and converted in place; the factor back."""
+    up, down = scale_of(highest_bits(at, num_elements // 16))
+    to_halves(at, num_elements // 16, up)
+    return down
 
 
 @njit
@@ -115,7 +164,7 @@ def _pack_block(k, v, offsets, num_vectors, num_parts, keys, values):
 
 
 @njit
-def _soften_row(scores, weights, num_vectors, scale, sums, num_sums, top, total):
+def _soften_row(scores, weights, num_vectors, scale, sums, num_sums, top, total, is_half):
     """Weights of one row's scores, relative to its highest so far: the new top and total."""
     best = highest(scores, num_vectors)
     if best > top:
@@ -124,6 +173,8 @@ def _soften_row(scores, weights, num_vectors, scale, sums, num_sums, top, total)
             total *= factor
             scale_floats(sums, num_sums, factor, sums)
         top = best
+    if is_half:
+        return top, total + soften_to_halves(scores, num_vectors, scale, top, weights)
     return top, total + soften(scores, num_vectors, scale, top, weights)
 
 
@@ -149,7 +200,7 @@ def _store_results(
 @njit
 def _add_block(
     rows, group, num_queries, q_rows, head_dim, base, count, scale, keys, values, scores, weights,
-    sums, tops, totals,
+    sums, tops, totals, is_half, factors, value_factor,
 ):  # fmt: skip
     """All queries of a task with one packed block of keys, in tiles of 8, 4, 2 or 1."""
     num_vectors, query = (count + 15) // 16, 0
@@ -157,11 +208,19 @@ def _add_block(
         num_tiled = 8
         while num_tiled > num_queries - query:
             num_tiled //= 2
-        for i in range(num_vectors):
-            _score(
-                num_tiled, q_rows + 2 * query * head_dim, 2 * head_dim, keys + 32 * i * head_dim,
-                head_dim // 2, scores + 64 * i, 4 * _BLOCK,
-            )  # fmt: skip
+        q_at = q_rows + 2 * query * head_dim
+        if is_half:
+            for i in range(0, num_vectors, 2):
+                _score_halves(
+                    num_tiled, q_at, 2 * head_dim, keys + 32 * i * head_dim, head_dim // 2,
+                    factors + 4 * query, scores + 64 * i, 4 * _BLOCK,
+                )  # fmt: skip
+        else:
+            for i in range(num_vectors):
+                _score(
+                    num_tiled, q_at, 2 * head_dim, keys + 32 * i * head_dim, head_dim // 2,
+                    scores + 64 * i, 4 * _BLOCK,
+                )  # fmt: skip
         for i in range(num_tiled):
             row, place = ROW_FIELDS * ((query + i) // group), query + i
             scores_at, weights_at = scores + 4 * i * _BLOCK, weights + 2 * i * _BLOCK
@@ -169,14 +228,21 @@ def _add_block(
             if _hide(view, base, count, 16 * num_vectors, rows[row + 1], rows[row + 2]):
                 tops[place], totals[place] = _soften_row(
                     scores_at, weights_at, num_vectors, scale, sums + 4 * place * head_dim,
-                    head_dim // 16, tops[place], totals[place],
+                    head_dim // 16, tops[place], totals[place], is_half,
                 )  # fmt: skip
             else:
                 carray(uint16_pointer(weights_at), _BLOCK)[: 16 * num_vectors] = 0
-        _mix(
-            num_tiled, weights, 2 * _BLOCK, values, head_dim // 32, 8 * num_vectors,
-            sums + 4 * query * head_dim, 4 * head_dim,
-        )  # fmt: skip
+        sums_at = sums + 4 * query * head_dim
+        if is_half:
+            _mix_halves(
+                num_tiled, weights, 2 * _BLOCK, values, head_dim // 32, 8 * num_vectors, sums_at,
+                4 * head_dim, value_factor,
+            )  # fmt: skip
+        else:
+            _mix(
+                num_tiled, weights, 2 * _BLOCK, values, head_dim // 32, 8 * num_vectors, sums_at,
+                4 * head_dim,
+            )  # fmt: skip
         query += num_tiled
 
 
@@ -204,6 +270,7 @@ def _attend(args):
     )  # fmt: skip
     group, scale = load_int64(args, 11), carray(float32_pointer(args + 8 * 12), 1)[0]
     o, lse, num_heads = load_int64(args, 13), load_int64(args, 14), load_int64(args, 15)
+    min_half_queries = load_int64(args, 16)
     num_parts, slot_bytes = head_dim // 32, 2 * head_dim
     block_bytes, rows_bytes = _BLOCK * slot_bytes, MAX_TASK_QUERIES * slot_bytes
     memory = np.empty(2 * block_bytes + 3 * rows_bytes + 6 * 8 * _BLOCK + 64, np.uint8)
@@ -214,6 +281,9 @@ def _attend(args):
     scores, weights = q_rows + rows_bytes, q_rows + rows_bytes + 4 * 8 * _BLOCK
     offsets, place = np.empty(_BLOCK, np.int64), np.empty(2, np.int64)
     tops, totals = np.empty(MAX_TASK_QUERIES, np.float32), np.empty(MAX_TASK_QUERIES, np.float32)
+    # Of the queries, and of their scores with the keys of a block.
+    query_factors = np.empty(MAX_TASK_QUERIES, np.float32)
+    factors, value_factor = np.empty(MAX_TASK_QUERIES, np.float32), np.float32(1)
     sums_view = carray(float32_pointer(sums), MAX_TASK_QUERIES * head_dim)
     while True:
         task = TASK_FIELDS * fetch_add(args, 1)
@@ -225,6 +295,10 @@ def _attend(args):
         rows = carray(int64_pointer(rows_at + 8 * ROW_FIELDS * first_row), ROW_FIELDS * num_rows)
         head, num_queries = kv_head * group, num_rows * group
         _copy_queries(rows, num_rows, group, slot_bytes, q_at + head * slot_bytes, q_stride, q_rows)
+        is_half = num_queries >= min_half_queries
+        if is_half:
+            for query in range(num_queries):
+                query_factors[query] = _halve(q_rows + query * slot_bytes, head_dim)
         sums_view[: num_queries * head_dim] = 0
         tops[:num_queries] = -np.inf
         totals[:num_queries] = 0
@@ -240,14 +314,22 @@ def _attend(args):
                 k_pool + pool_offset, v_pool + pool_offset, offsets, (count + 15) // 16, num_parts,
                 keys, values,
             )  # fmt: skip
+            if is_half:
+                num_elements = (count + 15) // 16 * 16 * head_dim
+                key_factor = _halve(keys, num_elements)
+                value_factor = _halve(values, num_elements)
+                for query in range(num_queries):
+                    factors[query] = query_factors[query] * key_factor
             _add_block(
                 rows, group, num_queries, q_rows, head_dim, base, count, scale, keys, values,
-                scores, weights, sums, tops, totals,
+                scores, weights, sums, tops, totals, is_half, factors.ctypes.data, value_factor,
             )  # fmt: skip
         _store_results(
             rows, num_queries, group, scale, tops, totals, sums, head_dim, num_heads, head, o, lse
         )
-    memory[0] = 0  # a use: numba frees an array after the last one, whoever has its address
+    # A use: numba frees an array after the last one, whoever has its address.
+    memory[0] = 0
+    factors[0] = 0
 
 
 @cfunc(types.void(types.int64), cache=True)
@@ -288,7 +370,7 @@ def _merge(args):
 
 _ATTEND: int = _attend.address
 _MERGE: int = _merge.address
-_Args = ctypes.c_int64 * 16
+_Args = ctypes.c_int64 * 17
 
 
 def attend(work: TaskLists, q: Tensor, k_pool: Tensor, v_pool: Tensor, scale_bits: int) -> Tensor:
@@ -307,6 +389,7 @@ def attend(work: TaskLists, q: Tensor, k_pool: Tensor, v_pool: Tensor, scale_bit
         work.entries.ctypes.data, q.data_ptr(), 2 * q.stride(0), k_pool.data_ptr(),
         v_pool.data_ptr(), k_pool.shape[1], head_dim, num_heads // k_pool.shape[0], scale_bits,
         o.data_ptr(), 0 if lse is None else lse.data_ptr(), num_heads,
+        _MIN_HALF_QUERIES if has_halves() else MAX_TASK_QUERIES + 1,
     )  # fmt: skip
     run_unsafe(_ATTEND, args)
     if lse is not None and work.table is not None:

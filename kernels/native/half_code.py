@@ -13,9 +13,10 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from umbel.kernels.native.simd import (
+    F16X16,
+    F16X32,
     F32X16,
     I8X32,
-    I16X16,
     I16X32,
     I32,
     I32X16,
@@ -25,8 +26,6 @@ from umbel.kernels.native.simd import (
     Value,
 )  # fmt: skip
 
-F16X16 = ir.VectorType(ir.HalfType(), 16)
-F16X32 = ir.VectorType(ir.HalfType(), 32)
 PANELS = 3  # multiplied together: their 24 sums with 8 rows are what the registers hold
 LANES, GROUP, PAIRS = 16, 32, 16
 _PAIR_BYTES = 64  # of one panel
@@ -197,25 +196,6 @@ def halve_row(typingctx: Any, x: Any, num_vectors: Any, factor: Any, out: Any) -
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.float32, types.int64), codegen
-
-
-@intrinsic
-def highest_bits(typingctx: Any, x: Any, num_vectors: Any) -> Any:
-    """The highest of the bfloat16 magnitudes, as bits: ordered like the numbers, NaN above all."""
-
-    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
-        emit = Emitter(builder)
-        mask = ir.Constant(I16X16, [0x7FFF] * 16)
-        best = cgutils.alloca_once_value(builder, ir.Constant(I16X16, [0] * 16))
-        with cgutils.for_range(builder, args[1]) as loop:
-            at = builder.add(args[0], builder.mul(loop.index, I64(32)))
-            bits = builder.and_(emit.load(at, I16X16, align=2), mask)
-            builder.store(emit.call("llvm.umax.v16i16", I16X16, [builder.load(best), bits]), best)
-        kind = ir.IntType(16)
-        top = emit.call("llvm.vector.reduce.umax.v16i16", kind, [builder.load(best)])
-        return builder.zext(top, I64)
-
-    return types.int64(types.int64, types.int64), codegen
 
 
 @intrinsic

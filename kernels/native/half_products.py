@@ -17,7 +17,6 @@ from umbel.kernels.native.half_code import (
     half_tile_4,
     half_tile_8,
     halve_row,
-    highest_bits,
     store_sums,
     unpack_4bit,
     unpack_8bit,
@@ -26,8 +25,9 @@ from umbel.kernels.native.half_code import (
 from umbel.kernels.native.simd import (
     fetch_add,
     float32_pointer,
-    float_of_bits,
+    highest_bits,
     load_int64,
+    scale_of,
 )  # fmt: skip
 
 _LANES, _GROUP, _PAIRS = 16, 32, 16
@@ -36,19 +36,6 @@ _LANES, _GROUP, _PAIRS = 16, 32, 16
 _BLOCK_GROUPS = 6
 _PAIR_BYTES = 64 * PANELS
 _SUM_BYTES = 4 * 2 * _LANES * PANELS  # of a row
-
-
-@njit
-def _scale_of(bits):
-    """A power of two that takes a row whose highest magnitude has these bits into [1, 2), and its
-    inverse; 1 for a row of zeros and for one with an infinity or a NaN."""
-    exponent = bits >> 7
-    if exponent == 0 or exponent == 255:
-        exponent = 127
-    exponent = min(max(exponent, 1), 253)
-    up = float_of_bits(np.uint32((254 - exponent) << 23))
-    down = float_of_bits(np.uint32(exponent << 23))
-    return up, down
 
 
 @njit
@@ -109,7 +96,7 @@ def _multiply(args):
         if not is_prepared:
             for row in range(num_rows):
                 at = x + row * stride
-                up, factors[row] = _scale_of(highest_bits(at, width // 16))
+                up, factors[row] = scale_of(highest_bits(at, width // 16))
                 halve_row(at, width // 16, up, halves + row * half_stride)
                 factors[row] *= factor
             is_prepared = True

@@ -31,6 +31,7 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F32 = ir.FloatType()
 F32X16 = ir.VectorType(F32, 16)
 F16X16 = ir.VectorType(ir.HalfType(), 16)
+F16X32 = ir.VectorType(ir.HalfType(), 32)
 I8X16 = ir.VectorType(I8, 16)
 I8X32 = ir.VectorType(I8, 32)
 I32X16 = ir.VectorType(I32, 16)
@@ -203,3 +204,35 @@ def to_bfloat(value):
     bits = bits_of_float(np.float32(value))
     bits += np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
     return np.uint16(bits >> np.uint32(16))
+
+
+@intrinsic
+def highest_bits(typingctx: Any, x: Any, num_vectors: Any) -> Any:
+    """The highest of the bfloat16 magnitudes, as bits: ordered like the numbers, NaN above all."""
+
+    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
+        emit = Emitter(builder)
+        mask = ir.Constant(I16X16, [0x7FFF] * 16)
+        best = cgutils.alloca_once_value(builder, ir.Constant(I16X16, [0] * 16))
+        with cgutils.for_range(builder, args[1]) as loop:
+            at = builder.add(args[0], builder.mul(loop.index, I64(32)))
+            bits = builder.and_(emit.load(at, I16X16, align=2), mask)
+            builder.store(emit.call("llvm.umax.v16i16", I16X16, [builder.load(best), bits]), best)
+        kind = ir.IntType(16)
+        top = emit.call("llvm.vector.reduce.umax.v16i16", kind, [builder.load(best)])
+        return builder.zext(top, I64)
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@njit
+def scale_of(bits):
+    """A power of two that takes a row whose highest magnitude has these bits into [1, 2), and its
+    inverse; 1 for a row of zeros and for one with an infinity or a NaN."""
+    exponent = bits >> 7
+    if exponent == 0 or exponent == 255:
+        exponent = 127
+    exponent = min(max(exponent, 1), 253)
+    up = float_of_bits(np.uint32((254 - exponent) << 23))
+    down = float_of_bits(np.uint32(exponent << 23))
+    return up, down
