@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from umbel.runtime import runner as runner_module
 from umbel.runtime.engine import Engine
 from umbel.runtime.models.decoder import Decoder
 from umbel.runtime.params import SamplingParams
 from umbel.runtime.roofline.times import StepTimes
+from umbel.runtime.step_context import StepContext
 
 # name -> rows, tokens of the common prefix, tokens of each prompt of its own, tokens generated
 CASES = {
@@ -71,7 +71,7 @@ class StepLog:
         """Wraps the engine's parts as long as it lasts."""
         stats, runner = self._engine._stats, self._engine._parts.runner
         record, execute = stats.record, runner.execute
-        attend = runner_module.StepContext.attend
+        attend = StepContext.attend
 
         def note(plan: Any, times: StepTimes, *, is_failed: bool) -> None:
             record(plan, times, is_failed=is_failed)
@@ -79,11 +79,11 @@ class StepLog:
             self.rows.append(_columns(times, self.clock.take()))
 
         stats.record = note  # type: ignore[method-assign]
-        runner_module.StepContext.attend = self.clock.timed("attention", attend)  # type: ignore[method-assign]
+        StepContext.attend = self.clock.timed("attention", attend)  # type: ignore[method-assign]
         with _timed_products(runner.model, self.clock):
             yield
         stats.record = record  # type: ignore[method-assign]
-        runner_module.StepContext.attend = attend  # type: ignore[method-assign]
+        StepContext.attend = attend  # type: ignore[method-assign]
         assert runner.execute == execute
 
 

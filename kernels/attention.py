@@ -69,6 +69,11 @@ class AttentionStep:
     ) -> Tensor:
         from umbel.kernels.native.attention import attend  # compiles on the first import
 
+        tasks = self.tasks(window, group, k_pool.shape[0])
+        return attend(tasks, q, k_pool, v_pool, float_bits(scale))
+
+    def tasks(self, window: int | None, group: int, num_kv_heads: int) -> TaskLists:
+        """What the native kernel computes for layers of this kind."""
         tasks = self._tasks.get((window, group))
         if tasks is None:
             tasks = self._tasks[window, group] = TaskLists(
@@ -77,9 +82,9 @@ class AttentionStep:
                 self._tails,
                 window=window,
                 group=group,
-                num_kv_heads=k_pool.shape[0],
+                num_kv_heads=num_kv_heads,
             )
-        return attend(tasks, q, k_pool, v_pool, float_bits(scale))
+        return tasks
 
 
 def _is_native(q: Tensor, group: int) -> bool:

@@ -7,6 +7,7 @@ oneDNN wants the weight in a blocked layout and `F.linear` makes that layout aga
 
 import functools
 import os
+import sys
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -159,6 +160,13 @@ def can_group(shape: tuple[int, int]) -> bool:
 def can_halve(shape: tuple[int, int]) -> bool:
     """Whether this machine multiplies a weight of this shape in half precision."""
     return can_group(shape) and threads.has_halves()
+
+
+def max_recorded_rows(layer: Linear) -> int:
+    """Up to how many rows a layer is native, so that it can be part of a `native.program`."""
+    if isinstance(layer, HalfLinear):
+        return sys.maxsize
+    return layer.max_native_rows if isinstance(layer, GroupedLinear) else 0
 
 
 def make_linear(weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> Linear:

@@ -18,7 +18,9 @@ from umbel.radix_cache.tree import BlockCopy
 from umbel.runtime.errors import InvalidRequest, ModelError
 from umbel.runtime.models.config import ModelConfig
 from umbel.runtime.models.decoder import Decoder
+from umbel.runtime.recorded import record_layers
 from umbel.runtime.step import Run, StepPlan
+from umbel.runtime.step_context import StepContext
 
 
 def num_blocks_for(
@@ -66,6 +68,7 @@ class ModelRunner:
             head_dim=config.head_dim,
             dtype=dtype,
         )
+        self._recorded = record_layers(model, self.cache)
         self._token_ids = _IntColumn()
         self._positions = _IntColumn()
         self._slots = _IntColumn()
@@ -88,11 +91,21 @@ class ModelRunner:
                 [p for run in plan.runs for p in range(run.start, run.start + len(run.tokens))]
             )
             context = self._context(plan.runs, plan.attention)
-            hidden = self.model.forward(token_ids, positions, context)  # [T, E]
+            hidden = self._hidden(token_ids, positions, context)  # [T, E]
             if plan.num_logits_rows == 0:
                 return self._no_logits()
             wanted = self._wanted_rows.filled(_wanted_rows(plan.runs))
             return self.model.logits(hidden.index_select(0, wanted))
+
+    def _hidden(self, token_ids: Tensor, positions: Tensor, context: StepContext) -> Tensor:
+        recorded = self._recorded
+        if recorded is None or len(token_ids) > recorded.max_rows:
+            return self.model.forward(token_ids, positions, context)
+        model = self.model
+        rotations = model.rotations(positions)
+        x = model.embed(token_ids)
+        terms = recorded.run(x, rotations, context.step, context.written_rows, context.slots)
+        return model.add_last(*terms)
 
     def _no_logits(self) -> Tensor:
         return torch.empty(0, self.model.config.vocab_size)
@@ -103,7 +116,7 @@ class ModelRunner:
         dst = [s for c in copies for s in range(c.dst * size, c.dst * size + c.num_tokens)]
         self.cache.copy_blocks(torch.tensor(src), torch.tensor(dst))
 
-    def _context(self, runs: list[Run], attention: AttentionPlan) -> "StepContext":
+    def _context(self, runs: list[Run], attention: AttentionPlan) -> StepContext:
         rows: list[int] = []
         slots: list[int] = []
         first_row = 0
@@ -116,28 +129,6 @@ class ModelRunner:
         written = None if len(rows) == first_row else self._written_rows.filled(rows)
         return StepContext(
             self.cache, _attention_step(runs, attention), written, self._slots.filled(slots)
-        )
-
-
-class StepContext:
-    """What the decoder knows of a step: see `AttentionContext` in `models.decoder`."""
-
-    def __init__(
-        self, cache: KVCache, step: AttentionStep, written_rows: Tensor | None, slots: Tensor
-    ) -> None:
-        self._cache = cache
-        self._step = step
-        self._written_rows = written_rows  # [n] int64; None: all rows
-        self._slots = slots  # [n] int64
-
-    def attend(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None
-    ) -> Tensor:
-        """Write the new keys and values [T, Hkv, D], then attend: q [T, Hq, D] -> [T, Hq, D]."""
-        if len(self._slots):
-            self._cache.write(layer, k, v, self._written_rows, self._slots)
-        return self._step.attend(
-            q, self._cache.k[layer], self._cache.v[layer], scale=scale, window=window
         )
 
 

@@ -43,6 +43,7 @@ from umbel.kernels.native.half_attention_code import (
     soften_to_halves,
     to_halves,
 )  # fmt: skip
+from umbel.kernels.native.program import run_kernel
 from umbel.kernels.native.simd import (
     fetch_add,
     float32_pointer,
@@ -52,7 +53,7 @@ from umbel.kernels.native.simd import (
     scale_of,
     uint16_pointer,
 )  # fmt: skip
-from umbel.kernels.native.threads import has_halves, run_unsafe
+from umbel.kernels.native.threads import has_halves
 
 _BLOCK = 128  # keys packed at a time: 16 KiB of keys and as much of values for heads of 64
 TASK_FIELDS, ROW_FIELDS = 5, 4  # see `TaskLists`
@@ -368,8 +369,8 @@ def _merge(args):
             )  # fmt: skip
 
 
-_ATTEND: int = _attend.address
-_MERGE: int = _merge.address
+ATTEND: int = _attend.address
+MERGE: int = _merge.address
 _Args = ctypes.c_int64 * 17
 
 
@@ -380,22 +381,41 @@ def attend(work: TaskLists, q: Tensor, k_pool: Tensor, v_pool: Tensor, scale_bit
     """
     _, num_heads, head_dim = q.shape
     out = q.new_empty(work.num_rows, num_heads, head_dim)
-    o, lse = out, None
-    if work.table is not None:
-        o = torch.empty(work.num_results, num_heads, head_dim)
-        lse = torch.empty(work.num_results, num_heads)
-    args = _Args(
-        0, len(work.tasks), work.tasks.ctypes.data, work.ranges.ctypes.data,
-        work.entries.ctypes.data, q.data_ptr(), 2 * q.stride(0), k_pool.data_ptr(),
-        v_pool.data_ptr(), k_pool.shape[1], head_dim, num_heads // k_pool.shape[0], scale_bits,
-        o.data_ptr(), 0 if lse is None else lse.data_ptr(), num_heads,
-        _MIN_HALF_QUERIES if has_halves() else MAX_TASK_QUERIES + 1,
-    )  # fmt: skip
-    run_unsafe(_ATTEND, args)
-    if lse is not None and work.table is not None:
-        args = _Args(
-            0, work.num_rows, work.table.shape[1], num_heads, head_dim, work.table.ctypes.data,
-            o.data_ptr(), lse.data_ptr(), out.data_ptr(),
-        )  # fmt: skip
-        run_unsafe(_MERGE, args)
+    args = _Args(*attend_args(q, k_pool, v_pool, scale_bits))
+    args[1], args[2], args[3], args[4] = task_fields(work)
+    args[13] = out.data_ptr()
+    if work.table is None:
+        run_kernel(ATTEND, args)
+        return out
+    o = torch.empty(work.num_results, num_heads, head_dim)
+    lse = torch.empty(work.num_results, num_heads)
+    args[13], args[14] = o.data_ptr(), lse.data_ptr()
+    run_kernel(ATTEND, args)
+    args = _Args(0, 0, 0, num_heads, head_dim, 0, o.data_ptr(), lse.data_ptr(), out.data_ptr())
+    args[1], args[2], args[5] = merge_fields(work)
+    run_kernel(MERGE, args)
     return out
+
+
+def attend_args(q: Tensor, k_pool: Tensor, v_pool: Tensor, scale_bits: int) -> list[int]:
+    """Of `ATTEND`, without the tasks (1 to 4) and where results go: 13, and 14 if they are partial
+    results in float32, which `MERGE` joins."""
+    _, num_heads, head_dim = q.shape
+    return [
+        0, 0, 0, 0, 0, q.data_ptr(), 2 * q.stride(0), k_pool.data_ptr(), v_pool.data_ptr(),
+        k_pool.shape[1], head_dim, num_heads // k_pool.shape[0], scale_bits, 0, 0, num_heads,
+        _MIN_HALF_QUERIES if has_halves() else MAX_TASK_QUERIES + 1,
+    ]  # fmt: skip
+
+
+def task_fields(work: TaskLists) -> tuple[int, int, int, int]:
+    """Fields 1 to 4 of `ATTEND`."""
+    return (
+        len(work.tasks), work.tasks.ctypes.data, work.ranges.ctypes.data, work.entries.ctypes.data,
+    )  # fmt: skip
+
+
+def merge_fields(work: TaskLists) -> tuple[int, int, int]:
+    """Fields 1, 2 and 5 of `MERGE`."""
+    assert work.table is not None, "there is nothing to merge"
+    return work.num_rows, work.table.shape[1], work.table.ctypes.data

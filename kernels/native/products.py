@@ -14,7 +14,8 @@ from torch import Tensor
 
 from umbel.kernels.grouped import GROUP, GroupedWeight
 from umbel.kernels.native.memory import WeightMemory
-from umbel.kernels.native.threads import float_bits, run_unsafe
+from umbel.kernels.native.program import empty, run_kernel
+from umbel.kernels.native.threads import float_bits
 
 LANES = 16  # outputs of a panel
 # The largest weight that sums of half precision are sure to hold, with rows scaled to below 2.
@@ -74,14 +75,14 @@ class NativeProduct:
         num_rows, width = x.shape
         assert width == self._in_features, "rows of another width"
         assert x.dtype == torch.bfloat16 and x.stride(1) == 1, "rows of another layout"  # noqa: PT018
-        y = torch.empty(num_rows, self._out_features, dtype=self._out_dtype)
+        y = empty((num_rows, self._out_features), self._out_dtype)
         panels, scales, bias = self._addresses
         args = _Args(
             0, panels, scales, x.data_ptr(), 2 * x.stride(0), num_rows, width // GROUP,
             self._out_features // LANES, bias, y.data_ptr(), self._out_features * y.itemsize,
             self._out_dtype == torch.float32, self._bits, self._factor_bits,
         )  # fmt: skip
-        run_unsafe(self._kernel, args)
+        run_kernel(self._kernel, args, 5)
         return y
 
 

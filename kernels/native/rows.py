@@ -10,6 +10,7 @@ import numpy as np
 from numba import carray, cfunc, types
 from torch import Tensor
 
+from umbel.kernels.native.program import empty, run_kernel
 from umbel.kernels.native.row_code import (
     add_vectors,
     gate_vectors,
@@ -24,7 +25,6 @@ from umbel.kernels.native.simd import (
     to_float,
     uint16_pointer,
 )  # fmt: skip
-from umbel.kernels.native.threads import run_unsafe
 
 _Args = ctypes.c_int64 * 13
 _PIECE = 512  # elements of a row that a thread takes at a time
@@ -117,7 +117,7 @@ def _write(args):
 _NORM: int = _norm.address
 _GATED_SILU: int = _gated_silu.address
 _ROTATE: int = _rotate.address
-_WRITE: int = _write.address
+WRITE: int = _write.address
 
 
 def norm_rows(x: Tensor, weight: Tensor, eps_bits: int, added: Tensor | None) -> Tensor:
@@ -126,22 +126,22 @@ def norm_rows(x: Tensor, weight: Tensor, eps_bits: int, added: Tensor | None) ->
     With `added` [T, E], x becomes x + added first, in place. eps_bits: the bits of a float32.
     """
     num_rows, width = x.shape
-    y = x.new_empty(num_rows, width)
+    y = empty((num_rows, width), x.dtype)
     args = _Args(
         0, num_rows, width, weight.data_ptr(), eps_bits, x.data_ptr(), 2 * x.stride(0),
         y.data_ptr(),
     )  # fmt: skip
     if added is not None:
         args[8], args[9] = added.data_ptr(), 2 * added.stride(0)
-    run_unsafe(_NORM, args)
+    run_kernel(_NORM, args, 1)
     return y
 
 
 def gated_silu_rows(gate_up: Tensor) -> Tensor:
     """gate_up: [T, 2F] bfloat16, contiguous, F a multiple of 16 -> silu(gate) * up, [T, F]."""
     num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-    y = gate_up.new_empty(num_rows, width)
-    run_unsafe(_GATED_SILU, _Args(0, num_rows, width, gate_up.data_ptr(), y.data_ptr()))
+    y = empty((num_rows, width), gate_up.dtype)
+    run_kernel(_GATED_SILU, _Args(0, num_rows, width, gate_up.data_ptr(), y.data_ptr()), 1)
     return y
 
 
@@ -152,17 +152,23 @@ def rotate_rows(x: Tensor, cos: Tensor, sin: Tensor) -> None:
         0, num_rows, num_heads, head_dim, x.data_ptr(), 2 * x.stride(0), cos.data_ptr(),
         sin.data_ptr(),
     )  # fmt: skip
-    run_unsafe(_ROTATE, args)
+    run_kernel(_ROTATE, args, 1)
 
 
 def write_rows(
     k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor, rows: Tensor | None, slots: Tensor
 ) -> None:
     """Copy rows of k, v [T, Hkv, D] into slots of pools [Hkv, slots, D]; see `KVCache.write`."""
+    args = _Args(*write_args(k, v, k_pool, v_pool))
+    args[1], args[11] = len(slots), slots.data_ptr()
+    args[12] = 0 if rows is None else rows.data_ptr()
+    run_kernel(WRITE, args)
+
+
+def write_args(k: Tensor, v: Tensor, k_pool: Tensor, v_pool: Tensor) -> list[int]:
+    """Of `WRITE`, without what is written: 1 how many rows, 11 their slots, 12 which rows."""
     num_heads, num_slots, head_dim = k_pool.shape
-    args = _Args(
-        0, len(slots), num_heads, head_dim, k.data_ptr(), v.data_ptr(), 2 * k.stride(0),
-        2 * v.stride(0), k_pool.data_ptr(), v_pool.data_ptr(), num_slots, slots.data_ptr(),
-        0 if rows is None else rows.data_ptr(),
-    )  # fmt: skip
-    run_unsafe(_WRITE, args)
+    return [
+        0, 0, num_heads, head_dim, k.data_ptr(), v.data_ptr(), 2 * k.stride(0), 2 * v.stride(0),
+        k_pool.data_ptr(), v_pool.data_ptr(), num_slots,
+    ]  # fmt: skip

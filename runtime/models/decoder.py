@@ -5,6 +5,7 @@ rows that are wanted. Rows know nothing of requests: what connects them is behin
 `AttentionContext`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,6 +90,16 @@ class Decoder:
         return self._weights.embedding.dtype
 
     @property
+    def num_rotations(self) -> int:
+        """How many `layers` wants: one for each kind of RoPE."""
+        return len(self._ropes)
+
+    @property
+    def layer_products(self) -> list[Linear]:
+        """All products but the head."""
+        return self.products[:-1]
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of weights that one step with logits reads: all products and the head.
 
@@ -102,20 +113,36 @@ class Decoder:
         Raises `IndexError` for a token id or a position outside the model's range.
         """
         with torch.inference_mode():
-            # New memory: the layers add to it in place.
-            x = functional.embedding(token_ids, self._weights.embedding)  # [T, E]
-            if self._embedding_scale is not None:
-                x = x * self._embedding_scale
-            rotations = [table.rotation(positions) for table in self._ropes]
-            out: Tensor | None = None  # what the layer before adds to x
-            for idx, layer in enumerate(self._weights.layers):
-                rope_idx = self._rope_idxs[idx]
-                rotation = None if rope_idx is None else rotations[rope_idx]
-                norm = layer.input_norm
-                normed = norm(x) if out is None else norm.add(x, out)
-                out = self._attention(idx, layer, normed, rotation, context)
-                out = self._mlp(layer, layer.mlp_norm.add(x, out))
-            return x if out is None else x.add_(out)
+            x = self.embed(token_ids)
+            return self.add_last(*self.layers(x, self.rotations(positions), context))
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """[T] int64 -> the rows that enter the layers, [T, E], in new memory."""
+        x = functional.embedding(token_ids, self._weights.embedding)
+        return x if self._embedding_scale is None else x * self._embedding_scale
+
+    def rotations(self, positions: Tensor) -> list[Rotation]:
+        """[T] int64 -> what `layers` wants to know of the positions."""
+        return [table.rotation(positions) for table in self._ropes]
+
+    def layers(
+        self, x: Tensor, rotations: Sequence[Rotation], context: AttentionContext
+    ) -> tuple[Tensor, Tensor]:
+        """x: [T, E], changed in place -> two terms of the hidden rows, [T, E] each."""
+        out: Tensor | None = None  # what the layer before adds to x
+        for idx, layer in enumerate(self._weights.layers):
+            rope_idx = self._rope_idxs[idx]
+            rotation = None if rope_idx is None else rotations[rope_idx]
+            norm = layer.input_norm
+            normed = norm(x) if out is None else norm.add(x, out)
+            out = self._attention(idx, layer, normed, rotation, context)
+            out = self._mlp(layer, layer.mlp_norm.add(x, out))
+        assert out is not None, "a model has layers"
+        return x, out
+
+    def add_last(self, x: Tensor, out: Tensor) -> Tensor:
+        """The hidden rows, [T, E], of what `layers` returned."""
+        return x.add_(out)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden: [W, E], rows out of `forward` -> [W, V] float32. Applies the final norm."""
