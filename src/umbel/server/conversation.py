@@ -16,7 +16,7 @@ from umbel.server.output import OutputReader
 from umbel.server.protocol.chat import ChatMessage
 from umbel.server.service import Service
 from umbel.server.thinking import Thought
-from umbel.server.tools import ToolConstraint, ToolPlan, build_tool_constraint
+from umbel.server.tools import ToolConstraint, ToolPlan, build_tool_constraint, custom_options
 
 _TOOLS = re.compile(r"\btools\b")
 
@@ -61,7 +61,10 @@ class Task:
         else:
             parts = []
         for tool in self.plan.tools if self.plan is not None else ():
-            parts.append((f"{tool.field}.parameters", {"json_schema": tool.parameters}))
+            if tool.kind == "function":
+                parts.append((f"{tool.field}.parameters", {"json_schema": tool.parameters}))
+            elif tool.grammar is not None:
+                parts.append((f"{tool.field}.format", custom_options(tool)))
         for field_name, options in parts:
             try:
                 service.engine.compile_constraint(SamplingParams(**options))

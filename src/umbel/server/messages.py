@@ -12,7 +12,7 @@ import msgspec
 from umbel.runtime.errors import InvalidRequest
 from umbel.server.errors import UnsupportedField
 from umbel.server.protocol.chat import ChatMessage, ContentPart, ToolCall
-from umbel.server.tool_syntax import CallSyntax
+from umbel.server.tool_syntax import CUSTOM_END, CallSyntax, begin_of_custom
 from umbel.server.tools import ToolPlan, describe_tools
 
 _ROLES = {
@@ -108,11 +108,17 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 def _calls_text(calls: Sequence[ToolCall], syntax: CallSyntax) -> str:
     """Calls as the model would have written them."""
-    texts = [
-        f"{syntax.begin_of(name)}{arguments}{syntax.end}"
-        for name, arguments in map(_name_and_arguments, calls)
-    ]
-    return f"{syntax.open}{(syntax.between or chr(10)).join(texts)}{syntax.close}"
+    functions, customs = [], []
+    for call in calls:
+        name, text = _name_and_arguments(call)
+        if isinstance(call.function, msgspec.UnsetType):
+            customs.append(f"{begin_of_custom(name)}{text}{CUSTOM_END}")
+        else:
+            functions.append(f"{syntax.begin_of(name)}{text}{syntax.end}")
+    if functions:
+        texts = (syntax.between or "\n").join(functions)
+        functions = [f"{syntax.open}{texts}{syntax.close}"]
+    return "\n".join([*functions, *customs])
 
 
 def _name_and_arguments(call: ToolCall) -> tuple[str, str]:

@@ -67,7 +67,9 @@ class OutputReader:
         self._raw = constraint.raw if constraint is not None else None
         self._parser: ToolCallParser | None = None
         if constraint is not None and constraint.syntax is not None:
-            self._parser = ToolCallParser(constraint.syntax, self._tools)
+            customs = [name for name, tool in self._tools.items() if tool.kind == "custom"]
+            functions = [name for name, tool in self._tools.items() if tool.kind == "function"]
+            self._parser = ToolCallParser(constraint.syntax, functions, customs)
         self._has_raw_call = False
         self._called: list[ToolSpec] = []
 

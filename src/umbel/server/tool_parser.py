@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from umbel.server.tool_syntax import CallSyntax
+from umbel.server.tool_syntax import CUSTOM_END, CallSyntax, begin_of_custom
 
 _WHITESPACE = " \t\r\n"
 
@@ -42,18 +42,24 @@ ToolPiece = TextPiece | CallOpened | CallPiece
 class _State(Enum):
     TEXT = auto()  # for the reader, until a call begins
     ARGUMENTS = auto()
+    INPUT = auto()  # of a custom tool
     END = auto()  # after the arguments
     NEXT = auto()  # inside a block of calls: after one
 
 
 class ToolCallParser:
-    """Reads the text of one output. Calls of names that are not in `names` are text; whitespace
-    next to a call belongs to it.
+    """Reads the text of one output. Calls of names that are not in `names`, nor in `customs` (tools
+    that take text), are text; whitespace next to a call belongs to it. The input of a custom tool
+    ends with the first `CUSTOM_END` in it.
     """
 
-    def __init__(self, syntax: CallSyntax, names: Collection[str]) -> None:
+    def __init__(
+        self, syntax: CallSyntax, names: Collection[str], customs: Collection[str] = ()
+    ) -> None:
         self._syntax = syntax
-        self._starts = _Marks({syntax.open + syntax.begin_of(name): name for name in names})
+        self._customs = frozenset(customs)
+        starts = {syntax.open + syntax.begin_of(name): name for name in names}
+        self._starts = _Marks(starts | {begin_of_custom(name): name for name in customs})
         self._nexts = _Marks({syntax.between + syntax.begin_of(name): name for name in names})
         self._state = _State.TEXT
         self._buffer = ""  # not decided on
@@ -77,6 +83,8 @@ class ToolCallParser:
         is_text = self._state is _State.TEXT
         if is_text and (self._buffer.strip(_WHITESPACE) or not self._num_calls):
             self._say(self._buffer)
+        if self._state is _State.INPUT:
+            self._add_input(len(self._buffer))
         self._buffer = ""
         return self._take()
 
@@ -87,6 +95,8 @@ class ToolCallParser:
                 return self._read_text()
             case _State.ARGUMENTS:
                 return self._read_arguments()
+            case _State.INPUT:
+                return self._read_input()
             case _State.END:
                 return self._read_mark(self._syntax.end, self._after_end())
             case _State.NEXT:
@@ -111,6 +121,24 @@ class ToolCallParser:
         if is_whole:
             self._state = _State.END
         return is_whole
+
+    def _read_input(self) -> bool:
+        at = self._buffer.find(CUSTOM_END)
+        if at >= 0:
+            self._add_input(at)
+            self._buffer = self._buffer[len(CUSTOM_END) :]
+            self._state = _State.TEXT
+            return True
+        kept = min(len(self._buffer), len(CUSTOM_END) - 1)  # what may be the beginning of the end
+        while not CUSTOM_END.startswith(self._buffer[len(self._buffer) - kept :]):
+            kept -= 1
+        self._add_input(len(self._buffer) - kept)
+        return False
+
+    def _add_input(self, length: int) -> None:
+        if length:
+            self._pieces.append(CallPiece(self._num_calls - 1, self._buffer[:length]))
+        self._buffer = self._buffer[length:]
 
     def _read_next(self) -> bool:
         name, length = self._nexts.match(self._buffer)
@@ -139,7 +167,7 @@ class ToolCallParser:
         self._pieces.append(CallOpened(self._num_calls, name))
         self._num_calls += 1
         self._arguments = _JsonObject()
-        self._state = _State.ARGUMENTS
+        self._state = _State.INPUT if name in self._customs else _State.ARGUMENTS
 
     def _say(self, text: str) -> None:
         if text:

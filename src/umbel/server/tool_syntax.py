@@ -24,6 +24,8 @@ _MARKS = (
     (('"parameters"', "<|start_header_id|>"), "llama3_json"),
 )
 _DEFAULT = "hermes"
+CUSTOM_END = "\n</custom_call>"
+_CUSTOM_TRIGGER = "<custom_call "
 _NAME = re.compile(r"\$json_name|\$name")
 
 
@@ -57,23 +59,31 @@ class CallSyntax:
         return f"To call one, write\n{self.open}{begin}<arguments>{self.end}{self.close}"
 
     def tag(
-        self, tools: Sequence[tuple[str, Any]], *, is_required: bool, is_parallel: bool
+        self,
+        tools: Sequence[tuple[str, Any]],
+        *,
+        customs: Sequence[tuple[str, dict[str, Any]]] = (),
+        is_required: bool,
+        is_parallel: bool,
     ) -> dict[str, Any]:
-        """The format of a structural tag: text with calls of `tools` (name, schema), or, when one
-        is required, calls and nothing else.
+        """The format of a structural tag: text with calls of `tools` (name, schema) and `customs`
+        (name, format of the input), or, when one is required, calls and nothing else.
         """
         is_parallel = is_parallel and self.is_parallel
         tags = [self._call(name, schema) for name, schema in tools]
-        if self.form.open:
+        if self.form.open and tags:
             calls = _separated(tags, self.between, is_parallel=is_parallel)
             tags = [_tag(_json(self.form.open), calls, _json(self.form.close))]
             is_parallel = False  # all of them are in the one block
+        tags += [_tag([begin_of_custom(name)], form, [CUSTOM_END]) for name, form in customs]
         if is_required:
             return _separated(tags, self._between_tags, is_parallel=is_parallel)
-        triggers = self.form.open[:1] or self.form.triggers
+        triggers = [_json((one,)) for one in self.form.open[:1] or self.form.triggers]
+        if not tools:
+            triggers = []
         return {
             "type": "triggered_tags",
-            "triggers": [_json((trigger,)) for trigger in triggers],
+            "triggers": [*triggers, *([[_CUSTOM_TRIGGER]] if customs else [])],
             "tags": tags,
             "stop_after_first": not is_parallel,
         }
@@ -85,6 +95,13 @@ class CallSyntax:
     def _call(self, name: str, schema: Any) -> dict[str, Any]:
         begin = [_renamed(piece, name) for piece in _json(self.form.begin)]
         return _tag(begin, {"type": "json_schema", "json_schema": schema}, _json(self.form.end))
+
+
+def begin_of_custom(name: str) -> str:
+    """The text before the input of a custom tool, which ends with `CUSTOM_END`. Models have no
+    format for text that is no JSON: this one is ours, and the tool's description tells of it.
+    """
+    return f'{_CUSTOM_TRIGGER}name="{name}">\n'
 
 
 def find_syntax(template: str | None, special_ids: Collection[str]) -> CallSyntax:

@@ -13,7 +13,7 @@ import msgspec
 from umbel.runtime.errors import InvalidRequest
 from umbel.server.constraints import Wanted
 from umbel.server.errors import UnsupportedField
-from umbel.server.tool_syntax import CallSyntax
+from umbel.server.tool_syntax import CUSTOM_END, CallSyntax, begin_of_custom
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -38,6 +38,9 @@ class ToolSpec:
         function: dict[str, Any] = {"name": self.name, "description": self.description or ""}
         if self.kind == "function":
             function["parameters"] = _schema(self)
+        else:
+            how = f"To call it, write {begin_of_custom(self.name)}<input>{CUSTOM_END}"
+            function["description"] = f"{function['description']}\n{how}".lstrip()
         return {"type": "function", "function": function}
 
 
@@ -70,22 +73,17 @@ def build_tool_constraint(
     """What keeps the calls of an output valid, and how they are found in it.
 
     Where the model may choose, the output is free text (or follows `wanted`) until a call begins;
-    where it must call, the output is calls. A custom tool is forced by its own grammar, so it must
-    be the only tool.
+    where it must call, the output is calls. A custom tool that is the only one that must be called
+    needs no marks: the output is its input.
     """
     customs = [tool for tool in plan.tools if tool.kind == "custom"]
-    if customs and not (plan.is_required and len(plan.tools) == 1):
-        raise UnsupportedField(
-            f"the custom tool {customs[0].name!r} is supported only when it is the one that must "
-            "be called: name it in tool_choice",
-            param=customs[0].field,
-        )
-    if customs:
-        return ToolConstraint(_custom_options(customs[0]), raw=customs[0])
-    tools = [(tool.name, _schema(tool)) for tool in plan.tools]
+    if customs and plan.is_required and len(plan.tools) == 1:
+        return ToolConstraint(custom_options(customs[0]), raw=customs[0])
+    tools = [(tool.name, _schema(tool)) for tool in plan.tools if tool.kind == "function"]
     is_answer_free = plan.is_required or wanted is None
     form = syntax.tag(
         tools,
+        customs=[(tool.name, _input_format(tool)) for tool in customs],
         is_required=plan.is_required or not is_answer_free,
         is_parallel=plan.is_parallel,
     )
@@ -133,7 +131,7 @@ def describe_tools(plan: ToolPlan, syntax: CallSyntax | None) -> str:
 
 
 def _check_names(tools: Sequence[ToolSpec]) -> None:
-    seen: set[tuple[str, str]] = set()
+    seen: set[str] = set()
     for tool in tools:
         if not _NAME.fullmatch(tool.name):
             raise InvalidRequest(
@@ -141,12 +139,12 @@ def _check_names(tools: Sequence[ToolSpec]) -> None:
                 "'_', '-' or '.'",
                 param=f"{tool.field}.name",
             )
-        if (tool.kind, tool.name) in seen:
+        if tool.name in seen:
             raise InvalidRequest(
                 f"there are two tools {tool.name!r}; give each a name of its own",
                 param=f"{tool.field}.name",
             )
-        seen.add((tool.kind, tool.name))
+        seen.add(tool.name)
 
 
 def _find(tools: Sequence[ToolSpec], kind: str, name: str) -> ToolSpec:
@@ -159,11 +157,22 @@ def _find(tools: Sequence[ToolSpec], kind: str, name: str) -> ToolSpec:
     )
 
 
-def _custom_options(tool: ToolSpec) -> dict[str, Any]:
+def custom_options(tool: ToolSpec) -> dict[str, Any]:
+    """The constraint of a custom tool's input, as options of `SamplingParams`."""
     if tool.grammar is None:
         return {}
     syntax, definition = tool.grammar
     return {syntax: definition}
+
+
+def _input_format(tool: ToolSpec) -> dict[str, Any]:
+    """What a custom tool takes, as a part of a structural tag."""
+    if tool.grammar is None:
+        return {"type": "any_text"}
+    syntax, definition = tool.grammar
+    if syntax == "regex":
+        return {"type": "regex", "pattern": definition}
+    return {"type": "grammar", "grammar": definition}
 
 
 def _format_of(wanted: Wanted) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from umbel.grammar.cfg.tools import tool_formats
 from umbel.server.tool_parser import CallOpened, CallPiece, TextPiece, ToolCallParser, ToolPiece
-from umbel.server.tool_syntax import CallSyntax, make_syntax
+from umbel.server.tool_syntax import CUSTOM_END, CallSyntax, begin_of_custom, make_syntax
 
 NAMES = ("get_weather", "add")
+CUSTOMS = ("note",)
 HERMES = make_syntax("hermes", ())
 SYNTAXES = {name: make_syntax(name, ()) for name, form in tool_formats().items() if not form.answer}
 
@@ -45,7 +46,7 @@ class Read:
 
 
 def read(text: str, syntax: CallSyntax, cuts: list[int] | None = None) -> Read:
-    parser, found = ToolCallParser(syntax, NAMES), Read()
+    parser, found = ToolCallParser(syntax, NAMES, CUSTOMS), Read()
     bounds = [0, *sorted(cuts or []), len(text)]
     for start, stop in pairwise(bounds):
         found.add(parser.feed(text[start:stop]))
@@ -129,12 +130,15 @@ def outputs(draw: st.DrawFn, syntax: CallSyntax) -> str:
     """Texts, calls and ruins of both, in any order."""
     pieces = []
     for _ in range(draw(st.integers(0, 4))):
-        kind = draw(st.sampled_from(["text", "call", "ruin"]))
+        kind = draw(st.sampled_from(["text", "call", "custom", "ruin"]))
+        free = draw(st.text(alphabet='ab <>[]"{}\n\\_tolCA/', max_size=8))
         if kind == "text":
-            pieces.append(draw(st.text(alphabet='ab <>[]"{}\n\\_tolCA', max_size=8)))
+            pieces.append(free)
             continue
         name = draw(st.sampled_from([*NAMES, "no"]))
         text = written(name, json.dumps(draw(ARGUMENTS)), syntax)
+        if kind == "custom" or (kind == "ruin" and draw(st.booleans())):
+            text = f"{begin_of_custom('note')}{free}{CUSTOM_END}"
         text += draw(st.sampled_from(["", "\n", "  ", syntax.between]))
         pieces.append(text[: draw(st.integers(0, len(text)))] if kind == "ruin" else text)
     return "".join(pieces)
@@ -160,3 +164,13 @@ def test_calls_are_found_exactly(calls: list[tuple[str, dict[str, object]]]) -> 
 
     assert found.text == ""
     assert [(name, json.loads(value)) for name, value in found.calls] == calls
+
+
+@settings(max_examples=100, deadline=None)
+@given(inputs=st.lists(st.text(alphabet="ab<>/\n {}_custom", max_size=12), min_size=1, max_size=3))
+def test_inputs_of_custom_tools_are_found_exactly(inputs: list[str]) -> None:
+    text = "\n".join(f"{begin_of_custom('note')}{given}{CUSTOM_END}" for given in inputs)
+
+    found = read(text, HERMES)
+
+    assert found == Read("", [["note", given] for given in inputs])
