@@ -12,6 +12,7 @@ from umbel.grammar.automaton import ByteDfa, minimize
 from umbel.grammar.cfg.compile import GrammarLowerer
 from umbel.grammar.choices import checked_choices
 from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar
+from umbel.grammar.interrupt import interruptible
 from umbel.grammar.limits import Limits
 from umbel.grammar.machine import TokenMachine
 from umbel.grammar.matcher import Constraint
@@ -88,7 +89,8 @@ def compile_json_schema(
         whitespace=Whitespace(whitespace),
     )
     loaded = load_schema(schema, limits)
-    grammar = read_schema(loaded, options, limits, cancelled=cancelled)
+    with interruptible(cancelled):
+        grammar = read_schema(loaded, options, limits, cancelled=cancelled)
     source = [loaded.text, loaded.is_typed, repr(options)]
     constraint = constraint_of("json_schema", source, grammar.start, vocabulary, limits)
     constraint.warnings = tuple(grammar.warnings)

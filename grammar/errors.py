@@ -1,6 +1,7 @@
 """What the grammar compiler raises. The runtime translates these once, when a request is admitted.
 
 GrammarError                the text of the grammar is wrong
+├── CompileCancelled        stopped from outside; says nothing about the grammar
 ├── UnsupportedGrammar      valid, but not enforceable exactly (or over a budget): refused by name
 └── UnsatisfiableGrammar    valid, but no output can ever satisfy it
 """
@@ -20,6 +21,10 @@ class GrammarError(ValueError):
         self.message = message
         self.where = where
         self.keyword = keyword
+
+
+class CompileCancelled(GrammarError):
+    """The caller said so (a deadline, a client that left); says nothing about the grammar."""
 
 
 class UnsupportedGrammar(GrammarError):

@@ -29,6 +29,8 @@ from umbel.grammar import (
     compile_structural_tag,
     warm_up_steps,
 )
+from umbel.grammar.errors import CompileCancelled
+from umbel.grammar.interrupt import interruptible
 from umbel.runtime.errors import (
     EngineClosed,
     EngineError,
@@ -38,6 +40,8 @@ from umbel.runtime.errors import (
     UnsupportedConstraint,
 )
 from umbel.runtime.params import SamplingParams
+
+MAX_COMPILE_S = 20.0  # of one constraint; the grammar's own budgets mostly end it earlier
 
 # By the name of the sampling option. The source is of the type that the option has.
 Compiler = Callable[[Any, Vocabulary], Constraint]
@@ -93,8 +97,9 @@ class CompilerStats:
 class ConstraintCompiler:
     """Thread-safe. `cache_size` counts finished compilations, the least recently used goes first.
 
-    `num_workers` compilations run at the same time; further ones wait. `compilers` maps the name of
-    a sampling option to the function that compiles it.
+    `num_workers` compilations run at the same time; further ones wait. One that takes longer than
+    `max_compile_s`, or that nobody waits for any more, is stopped and not kept. `compilers` maps
+    the name of a sampling option to the function that compiles it.
     """
 
     def __init__(
@@ -104,10 +109,12 @@ class ConstraintCompiler:
         cache_size: int,
         num_workers: int = 1,
         compilers: Mapping[str, Compiler] = COMPILERS,
+        max_compile_s: float = MAX_COMPILE_S,
     ) -> None:
         self._vocabulary = vocabulary
         self._cache_size = cache_size
         self._compilers = compilers
+        self._max_compile_s = max_compile_s
         self._executor = ThreadPoolExecutor(num_workers, thread_name_prefix="umbel-grammar")
         self._lock = threading.Lock()  # guards all below
         self._finished: OrderedDict[Hashable, Constraint | GrammarError] = OrderedDict()
@@ -192,11 +199,24 @@ class ConstraintCompiler:
         for future in waiting:
             _fail(future, EngineClosed("the engine was closed while a constraint was compiled"))
 
+    def _should_stop(self, key: Hashable, started_s: float) -> bool:
+        """Out of time, or nobody waits any more."""
+        if time.perf_counter() - started_s > self._max_compile_s:
+            return True
+        with self._lock:
+            waiting = self._running.get(key, ())
+            return all(future.cancelled() for future in waiting)
+
     def _work(self, key: Hashable, kind: str, source: Any) -> None:
         outcome: Constraint | Exception
         started_s = time.perf_counter()
         try:
-            outcome = self._compilers[kind](source, self._vocabulary)
+            with interruptible(lambda: self._should_stop(key, started_s)):
+                outcome = self._compilers[kind](source, self._vocabulary)
+        except CompileCancelled:
+            outcome = CompileTimeout(
+                f"compiling took longer than {self._max_compile_s:g} s; make the grammar simpler"
+            )
         except GrammarError as exc:
             outcome = _without_frames(exc)
         except Exception as exc:  # a fault while compiling belongs to the requests that wait
@@ -205,13 +225,23 @@ class ConstraintCompiler:
         with self._lock:
             self._num_compiled += 1
             self._compile_s += elapsed_s
-            waiting = self._running.pop(key, [])
+            waiting = self._running.get(key, [])
+            is_early = isinstance(outcome, CompileTimeout) and elapsed_s <= self._max_compile_s
+            if is_early and not all(future.cancelled() for future in waiting):
+                # Stopped since nobody waited, and just then somebody came.
+                self._executor.submit(self._work, key, kind, source)
+                return
+            self._running.pop(key, None)
             if isinstance(outcome, GrammarError) or not isinstance(outcome, Exception):
                 self._finished[key] = outcome
                 while len(self._finished) > self._cache_size:
                     self._finished.popitem(last=False)
         for future in waiting:
             _deliver(future, outcome, kind)
+
+
+class CompileTimeout(Exception):
+    """Nothing is known about the grammar: not kept."""
 
 
 def _frozen(kind: str, source: Any) -> tuple[Hashable, Any]:
@@ -256,6 +286,8 @@ def _translated(exc: Exception, kind: str) -> UmbelError:
         error = UnsupportedConstraint(f"{kind}: {exc}", param=kind, where=exc.where)
     elif isinstance(exc, UnsatisfiableGrammar):
         error = UnsatisfiableConstraint(f"{kind}: {exc}", param=kind, where=exc.where)
+    elif isinstance(exc, CompileTimeout):
+        error = UnsupportedConstraint(f"{kind}: {exc}", param=kind)
     elif isinstance(exc, GrammarError):
         error = InvalidConstraint(f"{kind}: {exc}", param=kind, where=exc.where)
     else:

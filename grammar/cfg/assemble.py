@@ -25,6 +25,7 @@ from umbel.grammar.cfg.network import (
 from umbel.grammar.cfg.recursion import without_left_recursion
 from umbel.grammar.cfg.terminals import Terminal, TerminalReader
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
+from umbel.grammar.interrupt import check_interrupt
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.leaves import TokenLeaf
 from umbel.grammar.pushdown.rules import RuleState
@@ -99,6 +100,7 @@ class _Assembler:
         start = self._new_draft(grammar.start)
         self._pending.append((start, ex.Ref(grammar.start)))
         while self._pending:
+            check_interrupt()
             rule, body = self._pending.pop()
             draft = self.drafts[rule]
             assert isinstance(draft, Draft)
@@ -204,6 +206,7 @@ class _Assembler:
         return True
 
     def _state(self, draft: Draft) -> int:
+        check_interrupt()
         self._num_states += 1
         if self._num_states > self.limits.max_states:
             raise self.grammar.source.unsupported(

@@ -16,6 +16,7 @@ from umbel.grammar.automaton import ByteDfa, shared_columns
 from umbel.grammar.cfg.first_bytes import live_bytes
 from umbel.grammar.cfg.terminals import Terminal
 from umbel.grammar.errors import UnsupportedGrammar
+from umbel.grammar.interrupt import check_interrupt
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.leaves import (
     NO_TAG,
@@ -278,6 +279,7 @@ class _Product:
         order = [start]
         targets: list[list[int]] = []
         for members, _ in order:
+            check_interrupt()
             reached: dict[tuple[int, ...], int] = {}
             row = []
             columns = zip(*(self.rows[number][state] for number, state in members), strict=True)

@@ -10,6 +10,8 @@ each other (see `recursion`).
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from umbel.grammar.interrupt import check_interrupt
+
 Edge = tuple[int, int]  # (symbol, target)
 
 
@@ -198,6 +200,7 @@ def determinized(rule: RuleAutomaton) -> RuleAutomaton:
     order: list[tuple[int, ...]] = [(0,)]
     edges: list[list[Edge]] = []
     for members in order:
+        check_interrupt()
         targets: dict[int, set[int]] = {}
         for member in members:
             for symbol, target in rule.edges[member]:

@@ -8,6 +8,7 @@ begin without the group; where one of them, B, accepts, every edge that began a 
 """
 
 from umbel.grammar.cfg.network import Counter, Edge, RuleAutomaton, reachable
+from umbel.grammar.interrupt import check_interrupt
 
 
 def without_left_recursion(
@@ -25,6 +26,7 @@ def without_left_recursion(
             return None
         automata = {member: _unrolled(rules[member]) for member in group}
         for member in group:
+            check_interrupt()
             result[member] = _joined(member, automata)
     return result
 

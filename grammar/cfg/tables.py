@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from umbel.grammar.cfg.assemble import Network
 from umbel.grammar.cfg.network import Counter, Edge
 from umbel.grammar.errors import UnsupportedGrammar
+from umbel.grammar.interrupt import check_interrupt
 
 _MAX_WAYS = 5_000  # ways to begin one state with one shift: more is hopelessly ambiguous
 _MAX_COUNTER_STATES = 1_000_000
@@ -119,6 +120,7 @@ class Tables:
 
     def _merged_beginnings(self, state: int) -> dict[int, tuple[Way, ...]]:
         ways: dict[int, dict[Way, None]] = {}
+        check_interrupt()
         for symbol, target in self.leaving(state):
             if symbol >= 0:
                 ways.setdefault(symbol, {})[(), target] = None

@@ -187,6 +187,16 @@ class LiteralReader:
         costs = (self._rest_costs(n)[depth] for n in numbers if tags[n] == tag)
         return min(costs, default=UNREACHABLE)
 
+    def cheapest(self) -> int:
+        """The least cost of any literal from the start, the short ones looked at first."""
+        longest = max(self._vocabulary.trie.max_token_len, 1)
+        best = UNREACHABLE
+        for number in sorted(range(len(self._trie.texts)), key=lambda n: len(self._trie.texts[n])):
+            if best <= -(-len(self._trie.texts[number]) // longest):
+                break
+            best = min(best, self._rest_costs(number)[0])
+        return best
+
     def bound(self, state: int, tag: int) -> int:
         numbers, depth = self._trie.members(state)
         tags, texts = self._trie.tags, self._trie.texts

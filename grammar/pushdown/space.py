@@ -114,6 +114,8 @@ class ReadingSpace(ResidualSpace):
     def leaf_cost(self, leaf: Leaf, tag: int | None) -> int:
         """Tokens for the leaf's cheapest text with the tag (None: any)."""
         reader = self.reader(leaf)
+        if tag is None and isinstance(reader, LiteralReader):
+            return reader.cheapest()
         tags = reader.tags_from(reader.start) if tag is None else (tag,)
         return min((reader.cost(reader.start, t) for t in tags), default=UNREACHABLE)
 

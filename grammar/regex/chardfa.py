@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from umbel.grammar.errors import UnsupportedGrammar
+from umbel.grammar.interrupt import check_interrupt
 from umbel.grammar.limits import Limits
 from umbel.grammar.regex import charset, syntax
 from umbel.grammar.regex.charset import CharSet
@@ -113,6 +114,7 @@ def determinize(node: Node, limits: Limits) -> CharDfa:
     step = 1 + len(classes) // 2000  # bit sets of many positions cost in proportion
     work_left = limits.max_work
     for _, positions, _ in states:
+        check_interrupt()
         following: dict[int, int] = {}
         accepted: set[int] = set()
         for position in bits(positions):
@@ -179,6 +181,7 @@ def _product(
     states = [(0, 0)]
     rows: list[dict[int, int]] = []
     for a, b in states:
+        check_interrupt()
         row = {}
         for class_id, (class_a, class_b) in enumerate(pairs):
             next_a = left_rows[a][class_a] if class_a >= 0 else DEAD

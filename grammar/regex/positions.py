@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from umbel.grammar.errors import UnsupportedGrammar
+from umbel.grammar.interrupt import check_interrupt
 from umbel.grammar.limits import Limits
 from umbel.grammar.regex import charset
 from umbel.grammar.regex.charset import CharSet
@@ -115,6 +116,7 @@ class _Builder:
     def _link(self, last: int, first: int) -> None:
         if not first:
             return
+        check_interrupt()
         for position in bits(last):
             self.follow[position] |= first
             self.work_left -= 1

@@ -21,6 +21,9 @@ from umbel.grammar.values.arrays import ArrayWays, Counts
 from umbel.grammar.values.shapes import ArrayAtom
 from umbel.grammar.values.terms import Term
 
+# Different items that an array must have: what completes it is then found item by item.
+_MAX_DISTINCT = 100
+
 if TYPE_CHECKING:
     from umbel.grammar.schema.lowering import Lowering
 
@@ -46,6 +49,12 @@ class ArrayPlan:
         if atom.unique and atom.counted:
             raise UnsupportedGrammar(
                 "uniqueItems together with contains is not supported", keyword="uniqueItems"
+            )
+        if atom.unique and atom.low > _MAX_DISTINCT:
+            raise UnsupportedGrammar(
+                f"uniqueItems with at least {atom.low} items is not supported, only up to "
+                f"{_MAX_DISTINCT}",
+                keyword="uniqueItems",
             )
         self.distinct = Distinct(self) if atom.unique else None
 

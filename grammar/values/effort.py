@@ -4,15 +4,10 @@ so.
 
 from collections.abc import Callable
 
-from umbel.grammar.errors import GrammarError, UnsupportedGrammar
+from umbel.grammar.errors import CompileCancelled, UnsupportedGrammar
+from umbel.grammar.interrupt import check_interrupt
 
 _CHECK_EVERY = 256  # units between two looks at the caller's wish to stop
-
-
-class CompileCancelled(GrammarError):
-    """The caller's `cancelled()` said so (a deadline, a client that left); says nothing about the
-    grammar.
-    """
 
 
 class Effort:
@@ -31,6 +26,7 @@ class Effort:
         self._left -= units
         if self._left < self._next_check:
             self._next_check = self._left - _CHECK_EVERY
+            check_interrupt()
             if self._cancelled is not None and self._cancelled():
                 raise CompileCancelled("compiling the grammar was cancelled or ran out of time")
         if self._left < 0:

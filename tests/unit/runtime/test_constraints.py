@@ -14,6 +14,7 @@ from umbel.grammar import (
     Vocabulary,
     compile_regex,
 )
+from umbel.grammar.interrupt import check_interrupt
 from umbel.runtime.constraints import ConstraintCompiler, make_vocabulary
 from umbel.runtime.errors import (
     EngineClosed,
@@ -286,3 +287,43 @@ def test_warming_up_lets_requests_pass_and_ends_with_the_compiler() -> None:
     assert cache.compile(regex("a+")) is not None
     cache.close()
     assert cache.stats().num_compiled == 1  # it is no compilation of a request
+
+
+CONSTRAINT = object()
+
+
+def _until_stopped(source: Any) -> Any:
+    while True:
+        check_interrupt()
+
+
+def test_a_compilation_out_of_time_is_answered_and_not_kept() -> None:
+    answers: list[Callable[[Any], Any]] = [_until_stopped, lambda source: CONSTRAINT]
+    grammar = FakeGrammar(lambda source: answers.pop(0)(source))
+    made = ConstraintCompiler(
+        VOCABULARY, cache_size=8, compilers={"regex": grammar}, max_compile_s=0.05
+    )
+
+    with pytest.raises(UnsupportedConstraint, match=r"longer than 0\.05 s"):
+        made.submit(SamplingParams(regex="a")).result(WAIT_S)
+    assert made.submit(SamplingParams(regex="a")).result(WAIT_S) is CONSTRAINT
+
+    made.close()
+
+
+def test_a_compilation_that_nobody_waits_for_is_stopped() -> None:
+    started = threading.Event()
+
+    def answer(source: Any) -> Any:
+        if source == "other":
+            return CONSTRAINT
+        started.set()
+        return _until_stopped(source)
+
+    made = compiler(FakeGrammar(answer))
+    waiting = made.submit(SamplingParams(regex="a"))
+    assert started.wait(WAIT_S)
+    waiting.cancel()
+
+    assert made.submit(SamplingParams(regex="other")).result(WAIT_S) is CONSTRAINT
+    made.close()
