@@ -299,3 +299,25 @@ def test_check_names_the_invariant_that_is_broken() -> None:
 
     with pytest.raises(RadixInvariantError, match="its blocks do not cover its tokens"):
         cache.check()
+
+
+@pytest.mark.parametrize("enable_reuse", [True, False])
+def test_what_is_matched_can_be_known_without_a_lease(enable_reuse: bool) -> None:
+    cache = RadixCache(64, 4, enable_reuse=enable_reuse)
+    paths = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 9], [1, 2, 3, 4, 5, 7, 8], [2, 2]]
+    leases = [_filled(cache, path) for path in paths]
+    pending = cache.lease(HERE)
+    passed = pending.advance([2, 2, 5], 0, 3)
+    pending.append([2, 2, 5], passed, 3, kind=OUTPUT)
+    before, totals = cache.snapshot(), cache.stats()
+
+    for tokens in [*paths, [], [1], [1, 2, 3, 4, 6], [1, 2, 3, 9, 9], [3], [2, 2, 5, 5]]:
+        num_matched = cache.num_matched(tokens, HERE)
+        assert (cache.snapshot(), cache.stats()) == (before, totals)
+        assert num_matched == _matched(cache, tokens)
+        totals = cache.stats()
+    assert cache.num_matched([2, 2, 5], HERE) == (3 if enable_reuse else 0)
+    assert cache.num_matched([1, 2], Namespace("other")) == 0
+    for lease in leases:
+        lease.release()
+    cache.check()

@@ -114,6 +114,7 @@ def test_options_reach_the_sampler() -> None:
         "min_p": 0.1, "seed": -1, "logit_bias": {"98": 5}, "presence_penalty": 0.5,
         "frequency_penalty": -0.5, "repetition_penalty": 1.1, "stop": ["x", "y"],
         "stop_token_ids": [7], "ignore_eos": True, "min_tokens": 1,
+        "speculate": "off",
     }  # fmt: skip
     with server() as made:
         answer = made.post(COMPLETIONS, body)
@@ -126,7 +127,7 @@ def test_options_reach_the_sampler() -> None:
     assert (params.presence_penalty, params.frequency_penalty) == (0.5, -0.5)
     assert params.repetition_penalty == 1.1
     assert (params.stop, params.stop_token_ids) == (("x", "y"), (7,))
-    assert (params.ignore_eos, params.min_tokens) == (True, 1)
+    assert (params.ignore_eos, params.min_tokens, params.speculate) == (True, 1, "off")
 
 
 def test_a_constrained_completion_follows_its_regex() -> None:
@@ -137,7 +138,9 @@ def test_a_constrained_completion_follows_its_regex() -> None:
     assert answer.json["choices"][0]["text"].endswith("x")
 
 
-@pytest.mark.parametrize("changes", [{"suffix": "s"}, {"best_of": 3}, {"echo": "yes"}])
+@pytest.mark.parametrize(
+    "changes", [{"suffix": "s"}, {"best_of": 3}, {"echo": "yes"}, {"speculate": "yes"}]
+)
 def test_what_is_not_supported_is_refused(changes: dict[str, Any]) -> None:
     with server() as made:
         answer = made.post(COMPLETIONS, {"prompt": "a", **changes})
