@@ -37,6 +37,7 @@ $(STAMP):
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(APART)
+	$(BIN)/python -m umbel.kernels.native
 	rm -f $(VENV)/.ready-*
 	touch $@
 

@@ -1,9 +1,10 @@
 """Where a step's time goes: decode steps with 1 to 64 rows, a shared prefix, and prefill.
 
-    python benchmarks/decode.py [--threads N] [--cases decode1,decode16,prefill512,shared]
+    python benchmarks/decode.py [--threads N] [--cases decode1,decode16,prefill512,shared] [--parts]
 
 Drives the real engine with greedy requests that ignore the end, and prints milliseconds a step by
-phase (median); within the forward pass: products, attention with the write of KV, and the rest.
+phase (median); within the forward pass the layers and the head. `--parts` runs the layers kernel by
+kernel, which costs 2 ms a step, to time products and attention with the write of KV apart.
 """
 
 import argparse
@@ -12,15 +13,18 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from umbel.kernels.native import threads
+from umbel.kernels.norm import RMSNorm
 from umbel.runtime.engine import Engine
-from umbel.runtime.models.decoder import Decoder
 from umbel.runtime.params import SamplingParams
 from umbel.runtime.roofline.times import StepTimes
+from umbel.runtime.runner import ModelRunner
 from umbel.runtime.step_context import StepContext
 
 # name -> rows, tokens of the common prefix, tokens of each prompt of its own, tokens generated
@@ -33,7 +37,9 @@ CASES = {
     "prefill512": (1, 0, 512, 1),
     "prefill1024": (1, 0, 1024, 1),
 }
-COLUMNS = ("plan", "forward", "products", "attention", "rest", "sample", "commit", "total")
+COLUMNS = (
+    "plan", "forward", "layers", "head", "products", "attention", "sample", "commit", "total",
+)  # fmt: skip
 
 
 class PartClock:
@@ -67,51 +73,43 @@ class StepLog:
         self._engine = engine
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self, *, with_parts: bool) -> Iterator[None]:
         """Wraps the engine's parts as long as it lasts."""
         stats, runner = self._engine._stats, self._engine._parts.runner
-        record, execute = stats.record, runner.execute
-        attend = StepContext.attend
+        assert isinstance(runner, ModelRunner)
+        model, recorded, record = runner.model, runner._recorded, stats.record
 
         def note(plan: Any, times: StepTimes, *, is_failed: bool) -> None:
             record(plan, times, is_failed=is_failed)
             self.num_tokens.append(plan.num_tokens)
             self.rows.append(_columns(times, self.clock.take()))
 
-        stats.record = note  # type: ignore[method-assign]
-        StepContext.attend = self.clock.timed("attention", attend)  # type: ignore[method-assign]
-        with _timed_products(runner.model, self.clock):
+        timed = self.clock.timed
+        with ExitStack() as undo:
+            _swap(undo, stats, "record", note)
+            _swap(undo, model, "layers", timed("layers", model.layers))
+            _swap(undo, model, "logits", timed("head", model.logits))
+            if with_parts:
+                _swap(undo, runner, "_recorded", None)
+                _swap(undo, StepContext, "attend", timed("attention", StepContext.attend))
+                for layer in model._weights.layers:
+                    for name in ("qkv", "output", "gate_up", "down"):
+                        _swap(undo, layer, name, timed("products", getattr(layer, name)))
+            elif recorded is not None:
+                _swap(undo, recorded, "run", timed("layers", recorded.run))
             yield
-        stats.record = record  # type: ignore[method-assign]
-        StepContext.attend = attend  # type: ignore[method-assign]
-        assert runner.execute == execute
 
 
-@contextmanager
-def _timed_products(model: Decoder, clock: PartClock) -> Iterator[None]:
-    weights = model._weights
-    places = [
-        (layer, name) for layer in weights.layers for name in ("qkv", "output", "gate_up", "down")
-    ]
-    products = [getattr(layer, name) for layer, name in places]
-    head = weights.head
-    for (layer, name), product in zip(places, products, strict=True):
-        setattr(layer, name, clock.timed("products", product))
-    weights.head = clock.timed("products", head)  # type: ignore[assignment]
-    yield
-    weights.head = head
-    for (layer, name), product in zip(places, products, strict=True):
-        setattr(layer, name, product)
+def _swap(undo: ExitStack, owner: Any, name: str, value: Any) -> None:
+    undo.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
 
 
 def _columns(times: StepTimes, parts: dict[str, float]) -> dict[str, float]:
-    products, attention = parts.get("products", 0.0), parts.get("attention", 0.0)
     seconds = {
         "plan": times.plan_s,
         "forward": times.forward_s,
-        "products": products,
-        "attention": attention,
-        "rest": times.forward_s - products - attention,
+        **{name: parts.get(name, 0.0) for name in ("layers", "head", "products", "attention")},
         "sample": times.sample_s,
         "commit": times.commit_s,
         "total": times.total_s,
@@ -119,7 +117,37 @@ def _columns(times: StepTimes, parts: dict[str, float]) -> dict[str, float]:
     return {name: 1000 * value for name, value in seconds.items()}
 
 
-def run_case(engine: Engine, name: str, repetition: int) -> tuple[dict[str, float], float, int]:
+def region_us(num_threads: int) -> float:
+    """Microseconds to have all threads meet: a parallel region without work, on a thread of its
+    own as the engine's is."""
+
+    def measure() -> float:
+        threads.use_threads(num_threads)
+        rows = torch.zeros(0, 64, dtype=torch.bfloat16)
+        norm = RMSNorm(torch.ones(64), 1e-5)
+        best_s = float("inf")
+        for _ in range(20):
+            start_s = time.perf_counter()
+            for _ in range(100):
+                norm(rows)
+            best_s = min(best_s, (time.perf_counter() - start_s) / 100)
+        return 1e6 * best_s
+
+    return threads.call_apart(measure)
+
+
+def huge_mib() -> float:
+    """MiB of this process in huge pages; 0 where the system does not tell."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("AnonHuge")) / 1024
+
+
+def run_case(
+    engine: Engine, name: str, repetition: int, *, with_parts: bool
+) -> tuple[dict[str, float], float, int]:
     """Median columns of the case's steps, tokens generated a second, steps counted."""
     num_rows, num_common, num_own, num_new = CASES[name]
     draw = random.Random(f"{name} {repetition}")
@@ -132,7 +160,7 @@ def run_case(engine: Engine, name: str, repetition: int) -> tuple[dict[str, floa
     if num_common:
         engine.generate(common, params, max_tokens=1)
     log = StepLog(engine)
-    with log.recording():
+    with log.recording(with_parts=with_parts):
         start_s = time.perf_counter()
         engine.generate_batch([common + ids(num_own) for _ in range(num_rows)], params)
         wall_s = time.perf_counter() - start_s
@@ -152,13 +180,22 @@ def main() -> None:
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--repeat", type=int, default=3, help="the best of so many is printed")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--parts", action="store_true", help="time products and attention apart")
     args = parser.parse_args()
+    print(f"{args.threads} threads; an empty kernel takes {region_us(args.threads):.1f} us")
     with Engine(num_threads=args.threads, dtype=args.dtype, speculate="off") as engine:
         engine.generate([1, 2, 3], temperature=0, max_tokens=2)
-        print(f"{args.threads} threads; ms a step (median), best of {args.repeat}")
+        runner = engine._parts.runner
+        assert isinstance(runner, ModelRunner)
+        size_mib = runner.model.weight_bytes / 2**20
+        print(f"{size_mib:.0f} MiB of weights a step; {huge_mib():.0f} MiB in huge pages")
+        print(f"ms a step (median), best of {args.repeat}")
         print(f"{'case':12}" + "".join(f"{name:>10}" for name in COLUMNS) + "     tok/s  steps")
         for name in args.cases.split(","):
-            results = [run_case(engine, name, repetition) for repetition in range(args.repeat)]
+            results = [
+                run_case(engine, name, repetition, with_parts=args.parts)
+                for repetition in range(args.repeat)
+            ]
             columns, rate, num_steps = min(results, key=lambda result: result[0]["total"])
             cells = "".join(f"{columns[key]:10.2f}" for key in COLUMNS)
             print(f"{name:12}{cells}{rate:10.1f}{num_steps:7}", flush=True)

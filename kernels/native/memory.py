@@ -28,7 +28,8 @@ class WeightMemory:
 
 
 def _map(size_bytes: int) -> Tensor:
-    mapping = mmap.mmap(-1, size_bytes)
+    # Private: Linux gives huge pages to shared memory only where that is set apart.
+    mapping = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         mapping.madvise(mmap.MADV_HUGEPAGE)  # advice: without huge pages all works, slower
     return torch.frombuffer(mapping, dtype=torch.uint8)
