@@ -1,4 +1,4 @@
-"""Twelve programs after the workloads of the SGLang paper (arXiv 2312.07104, section 6), measured.
+"""Thirteen programs after the workloads of the SGLang paper (arXiv 2312.07104), measured.
 
 python -m benchmarks.programs [--quick] [--only NAME,...] [--json FILE] [--remote URL]
 """

@@ -1,4 +1,4 @@
-"""The workloads, in the order of the paper."""
+"""The workloads: those of the paper, then what programs also are."""
 
 from benchmarks.programs import (
     chats,
@@ -8,6 +8,7 @@ from benchmarks.programs import (
     judge,
     questions,
     skeleton,
+    summary,
     thought_tree,
     tool_agent,
     town,
@@ -28,4 +29,5 @@ SUITE: dict[str, Workload] = {
     "long_chat": chats.LONG_WORKLOAD,
     "documents": documents.WORKLOAD,
     "voting": voting.WORKLOAD,
+    "summary": summary.WORKLOAD,
 }
