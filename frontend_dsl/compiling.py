@@ -59,7 +59,7 @@ class Compiler:
         self._program = program
         self._lock = threading.RLock()
         self._variants: OrderedDict[Hashable, Compiled] = OrderedDict()
-        self._fixed: frozenset[ArgPath] = frozenset()
+        self._looks: dict[ArgPath, LeaveTrace] = {}  # strings that have to be part, and why
         self._gave_up: LeaveTrace | None = None
         self._last: Compiled | None = None
         self._bound: weakref.WeakKeyDictionary[Any, dict[int, tuple[Graph, Graph]]] = (
@@ -73,14 +73,18 @@ class Compiler:
         passes: Collection[str] = NAMES,
         fixed: Collection[ArgPath] = (),
         reads_result_only: bool = False,
+        stand_ins: Collection[str] = (),
     ) -> Compiled:
-        """The compiled form for arguments of this shape; made now if it is not there."""
+        """The compiled form for arguments of this shape; made now if it is not there.
+
+        `stand_ins`: arguments that nobody gave. A program that looks into one has no graph yet.
+        """
         with self._lock:
             if self._gave_up is not None:
                 return Compiled(None, (self._gave_up,))
             options = (tuple(sorted(passes)), reads_result_only)
             try:
-                made = self._find(arguments, frozenset(fixed), options)
+                made = self._find(arguments, frozenset(fixed), options, stand_ins)
             except Unshaped as error:
                 made = Compiled(None, (LeaveTrace(str(error), self._start()),))
             self._last = made
@@ -112,10 +116,17 @@ class Compiler:
             return made
 
     def _find(
-        self, arguments: Mapping[str, Any], fixed: frozenset[ArgPath], options: Any
+        self,
+        arguments: Mapping[str, Any],
+        fixed: frozenset[ArgPath],
+        options: Any,
+        stand_ins: Collection[str],
     ) -> Compiled:
         while True:
-            wanted = fixed | self._fixed
+            missing = [why for path, why in self._looks.items() if path[0] in stand_ins]
+            if missing:
+                return Compiled(None, tuple(missing))
+            wanted = fixed.union(self._looks)
             key = (shape(arguments, wanted), options)
             known = self._variants.get(key)
             if known is not None and (known.traced is None or known.traced.holds()):
@@ -128,25 +139,25 @@ class Compiler:
                 )  # fmt: skip
                 self._variants.clear()
                 return Compiled(None, (self._gave_up,))
-            made, looked_into = self._make(arguments, wanted, options)
-            if looked_into is None or len(self._fixed) >= MAX_FIXED:
+            made, look = self._make(arguments, wanted, options)
+            if look is None or look.argument is None or len(self._looks) >= MAX_FIXED:
                 self._variants[key] = made
                 return made
-            self._fixed |= {looked_into}
+            self._looks[look.argument] = look
 
     def _make(
         self, arguments: Mapping[str, Any], fixed: frozenset[ArgPath], options: Any
-    ) -> tuple[Compiled, ArgPath | None]:
-        """A new variant; and the argument that has to be part of it, if one has."""
+    ) -> tuple[Compiled, LeaveTrace | None]:
+        """A new variant; and where it looks into an argument that has to be part of it."""
         try:
             traced = trace(self._program, arguments, fixed)
         except LeaveTrace as error:
-            return Compiled(None, (error,)), error.argument
-        looked_into = next((e.argument for e in traced.leaves if e.argument is not None), None)
+            return Compiled(None, (error,)), error if error.argument is not None else None
+        look = next((leave for leave in traced.leaves if leave.argument is not None), None)
         passes, reads_result_only = options
         graph, reports = optimized(traced.graph, passes, reads_result_only=reads_result_only)
         made = Compiled(graph, traced.leaves, tuple(reports), traced, fixed)
-        return made, looked_into
+        return made, look
 
     def _note(self, compiled: Compiled, report: PassReport) -> None:
         others = [r for r in compiled.reports if r.name != report.name]

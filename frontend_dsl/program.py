@@ -118,7 +118,7 @@ class Program(Runnable):
         Raises `InvalidRequest` for a parameter that is neither given, nor a string, nor has a
         default.
         """
-        open_, fixed = {}, []
+        open_, fixed, stand_ins = {}, [], []
         for name, parameter in list(self._signature.parameters.items())[1:]:
             if name in arguments:
                 open_[name] = arguments[name]
@@ -126,6 +126,7 @@ class Program(Runnable):
             elif parameter.annotation in (str, "str", parameter.empty):
                 if parameter.default is parameter.empty:
                     open_[name] = ""
+                    stand_ins.append(name)
             elif parameter.default is parameter.empty:
                 raise InvalidRequest(
                     f"compile() needs {name}=...: it is no string, so the graph depends on it"
@@ -138,6 +139,7 @@ class Program(Runnable):
             passes=self.passes if passes is None else passes,
             fixed=fixed,
             reads_result_only=reads_result_only,
+            stand_ins=stand_ins,
         )
 
     @property

@@ -8,6 +8,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Again,
     AnyNode,
     Arg,
+    Arm,
     Await,
     Block,
     CallTool,
@@ -20,6 +21,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Generate,
     Graph,
     Join,
+    Leave,
     Literal,
     Loop,
     Mapping,
@@ -57,28 +59,70 @@ class Row:
 def as_text(graph: Graph) -> str:
     """Indented lines, each with its line of source at the end."""
     lines = [f"{graph.name}({', '.join(graph.parameters)})"]
+    for path, text in graph.made_for:
+        lines.append(f"  only for {_part(Arg(path))} = {_short(repr(text))}")
     for row in rows(graph):
+        # A way has a line of its own, and what stands in it is one further in.
+        if row.label is not None:
+            lines.append(f"{'    ' * row.depth}{row.label}:")
         where = f"  :{row.line}" if row.line else ""
-        label = f"{row.label}: " if row.label is not None else ""
-        lines.append(f"{'  ' * (row.depth + 1)}{label}{row.text}{where}")
+        lines.append(f"{'    ' * row.depth}  {row.text}{where}")
     return "\n".join(lines)
 
 
 def as_mermaid(graph: Graph) -> str:
     """A flowchart in Mermaid's language."""
-    lines = ["flowchart TD", f'  n0(["{_quoted(graph.name)}"])']
-    last: dict[int, int] = {0: 0}  # per depth the box before
-    for number, row in enumerate(rows(graph), 1):
-        shape = ('{"', '"}') if row.kind in ("decide", "loop") else ('["', '"]')
-        lines.append(f"  n{number}{shape[0]}{_quoted(row.text)}{shape[1]}")
-        came_from = last.get(row.depth, last.get(row.depth - 1, 0))
-        arrow = f'-- "{_quoted(row.label)}" -->' if row.label is not None else "-->"
-        lines.append(f"  n{came_from} {arrow} n{number}")
-        last = {depth: box for depth, box in last.items() if depth < row.depth}
-        last[row.depth] = number
-        if row.kind in ("decide", "loop"):
-            last[row.depth + 1] = number
-    return "\n".join(lines)
+    chart = _Flowchart()
+    start = chart.box(f'(["{_quoted(graph.name)}"])', [])
+    chart.block(graph.body, [(start, None)])
+    return "\n".join(["flowchart TD", *chart.lines])
+
+
+class _Flowchart:
+    """`ends` of a block: boxes that go on after it, each with the label of its arrow."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._num_boxes = 0
+        self._loops: dict[str, int] = {}  # the box of each loop around
+
+    def box(self, shape: str, came_from: list[tuple[int, str | None]]) -> int:
+        number = self._num_boxes
+        self._num_boxes += 1
+        self.lines.append(f"  n{number}{shape}")
+        for other, label in came_from:
+            self._arrow(other, number, label)
+        return number
+
+    def block(
+        self, block: Block, ends: list[tuple[int, str | None]]
+    ) -> list[tuple[int, str | None]]:
+        for node in block:
+            if isinstance(node, Again):
+                for other, label in ends:
+                    self._arrow(other, self._loops.get(node.index, 0), label, line="-.->")
+                return []
+            is_choice = isinstance(node, Decide | Loop)
+            left, right = ('{"', '"}') if is_choice else ('["', '"]')
+            number = self.box(f"{left}{_quoted(describe(node))}{right}", ends)
+            ends = self._after(node, number)
+        return ends
+
+    def _after(self, node: AnyNode, number: int) -> list[tuple[int, str | None]]:
+        if isinstance(node, Decide):
+            ways = [(_label(arm), arm.body) for arm in node.arms]
+            if node.otherwise is not None:
+                ways.append(("otherwise", node.otherwise))
+            return [end for label, body in ways for end in self.block(body, [(number, label)])]
+        if isinstance(node, Loop):
+            self._loops[node.index] = number
+            ends = self.block(node.body, [(number, None)])
+            return [*ends, *self.block(node.last, [(number, "after the last turn")])]
+        return [] if isinstance(node, Return | Leave) else [(number, None)]
+
+    def _arrow(self, start: int, end: int, label: str | None, line: str = "-->") -> None:
+        text = f'|"{_quoted(label)}"|' if label is not None else ""
+        self.lines.append(f"  n{start} {line}{text} n{end}")
 
 
 def as_svg(graph: Graph) -> str:
@@ -108,13 +152,18 @@ def _rows(block: Block, depth: int, label: str | None) -> Iterator[Row]:
         label = None
         if isinstance(node, Decide):
             for arm in node.arms:
-                yield from _rows(arm.body, depth + 1, " | ".join(arm.outcomes))
+                yield from _rows(arm.body, depth + 1, _label(arm))
             if node.otherwise is not None:
                 yield from _rows(node.otherwise, depth + 1, "otherwise")
         elif isinstance(node, Loop):
             yield from _rows(node.body, depth + 1, None)
             if node.last:
                 yield from _rows(node.last, depth + 1, "after the last turn")
+
+
+def _label(arm: Arm) -> str:
+    """The outcomes, in quotes where they would be misread."""
+    return " | ".join(t if t and t == t.strip() else repr(t) for t in arm.outcomes)
 
 
 def describe(node: AnyNode) -> str:

@@ -15,7 +15,16 @@ from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.graph.nodes import Arm, Block, Decide, Leave, Return
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
-from umbel.frontend_dsl.tracing.path import MAX_TURNS, Fact, Finding, Mark, Met, Path, Point
+from umbel.frontend_dsl.tracing.path import (
+    MAX_TURNS,
+    Fact,
+    Finding,
+    Mark,
+    Met,
+    Path,
+    Point,
+    Subject,
+)
 from umbel.frontend_dsl.tracing.recorder import Recording
 from umbel.frontend_dsl.tracing.results import as_data
 
@@ -24,6 +33,10 @@ MAX_FORGETFUL_RUNS = 300  # with paths that forget what they decided
 # Whether paths forget, and how many turns of a loop are followed before it is left to Python.
 ATTEMPTS = ((False, MAX_TURNS), (True, MAX_TURNS), (True, 8))
 MAX_NODES = 10_000  # of a graph, written out: what follows a decision may be there once per way
+
+
+# One way of a decision: the texts that lead to it, None for all others; and what follows.
+Way = tuple[tuple[str, ...] | None, Block]
 
 
 @dataclass(slots=True, eq=False)
@@ -185,13 +198,44 @@ def merge(mark: Mark, blocks: list[Block], where: dict[str, int]) -> Block:
         return bodies[0]
     shared = _common_suffix(bodies)
     cut = [body[: len(body) - shared] for body in bodies]
-    decide = Decide(
-        subject=mark.subject,
-        arms=tuple(Arm(tuple(texts), body) for (texts, _), body in zip(arms, cut, strict=False)),
-        otherwise=cut[-1] if otherwise is not None else None,
+    ways: list[Way] = [(tuple(texts), body) for (texts, _), body in zip(arms, cut, strict=False)]
+    if otherwise is not None:
+        ways.append((None, cut[-1]))
+    decide = flattened(_decide(mark.subject, factored(ways, mark.subject, where), where))
+    return (decide, *bodies[0][len(bodies[0]) - shared :])
+
+
+def factored(ways: list[Way], subject: Subject, where: dict[str, int]) -> list[Way]:
+    """Ways that go on alike (but not all do) as one: a decision between them, and then what they
+    share. Else what follows a turn of a loop would be written once for each way through the turn.
+    """
+    out: list[Way] = []
+    left = list(ways)
+    while left:
+        first = left.pop(0)
+        alike = [w for w in left if w[1] and first[1] and w[1][-1] == first[1][-1]]
+        if not alike:
+            out.append(first)
+            continue
+        group = [first, *alike]
+        left = [way for way in left if all(way is not other for other in alike)]
+        shared = _common_suffix([body for _, body in group])
+        between = [(texts, body[: len(body) - shared]) for texts, body in group]
+        tail = first[1][len(first[1]) - shared :]
+        texts = None if any(t is None for t, _ in group) else tuple(
+            text for outcomes, _ in group for text in outcomes or ()
+        )  # fmt: skip
+        out.append((texts, (_decide(subject, between, where), *tail)))
+    return sorted(out, key=lambda way: way[0] is None)  # the rest comes last
+
+
+def _decide(subject: Subject, ways: list[Way], where: dict[str, int]) -> Decide:
+    return Decide(
+        subject=subject,
+        arms=tuple(Arm(texts, body) for texts, body in ways if texts is not None),
+        otherwise=next((body for texts, body in ways if texts is None), None),
         **where,
     )
-    return (flattened(decide), *bodies[0][len(bodies[0]) - shared :])
 
 
 def flattened(decide: Decide) -> Decide:

@@ -377,10 +377,22 @@ def test_drawings_show_nodes_ways_and_lines() -> None:
 
     line = judge.function.__code__.co_firstlineno + 3
     assert f"select('verdict', ['good', 'bad'])  :{line}" in text
-    assert "bad: root += gen('more')" in text
+    assert "    bad:\n      root += gen('more')" in text
     assert mermaid.startswith("flowchart TD")
-    assert '-- "bad" -->' in mermaid
+    assert '-->|"bad"|' in mermaid
     assert xml.dom.minidom.parseString(svg).documentElement.tagName == "svg"
+
+
+def test_a_flowchart_goes_on_from_the_ends_of_all_ways() -> None:
+    graph = _graph(_loop(), Say(branch="root", parts=("end",)))
+
+    lines = as_mermaid(graph).splitlines()
+
+    assert "  n0 --> n1" in lines  # the loop
+    assert "  n2 --> n3" in lines  # the call and the decision
+    assert '  n3 -.->|"otherwise"| n1' in lines
+    assert '  n3 -->|"stop"| n4' in lines  # the text after the loop
+    assert '  n1 -->|"after the last turn"| n4' in lines
 
 
 def test_drawings_escape_what_programs_say() -> None:

@@ -10,6 +10,7 @@ from unit.frontend_dsl.fake_client import FakeClient, FakeModel
 
 from umbel.frontend_dsl import Program, ProgramError, State, gen, program, select
 from umbel.frontend_dsl.graph.nodes import Decide, Leave, Say, walk
+from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SamplingParams
 
 LOG: list[str] = []
@@ -429,3 +430,39 @@ def test_a_change_outside_is_found_on_a_path_that_meets_another() -> None:
     assert log == [name for name, s in zip("abcdef", states, strict=True) if s["x"] == "b"]
     assert log
     assert "it changes log" in logs.explain()
+
+
+def test_what_a_program_looks_into_has_to_be_given() -> None:
+    @program
+    def splits(s: State, words: str) -> int:
+        s += words
+        return len(words.split())
+
+    for _ in range(2):
+        assert "looks into the argument 'words'; compile(words=...)" in str(splits.compile())
+        with pytest.raises(InvalidRequest, match="words"):
+            splits.graph  # noqa: B018  # the attribute raises
+        with FakeClient() as client:
+            assert splits.run(client, words="a b c").result == 3
+    made = splits.compile(words="a b").graph
+    assert made is not None
+    assert made.made_for == ((("words",), "a b"),)
+
+
+def test_ways_that_go_on_alike_are_written_once() -> None:
+    @program
+    def alike(s: State) -> str:
+        for i in range(6):
+            s += gen(f"x{i}", choices=["a", "b", "c", "stop"])
+            if s[f"x{i}"] == "stop":
+                return f"stopped{i}"
+            s += {"a": "one", "b": "two", "c": "three"}[s[f"x{i}"]]
+            s += gen(f"y{i}", max_tokens=2)
+        return "all"
+
+    compiled, eager = _both(alike)
+
+    assert compiled == eager
+    graph = alike.compile(passes=()).graph
+    assert graph is not None
+    assert sum(1 for _ in walk(graph.body)) < 60  # 3 ** 6 if each way had its own rest
