@@ -34,6 +34,7 @@ class SamplingOptions(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     skip_special_tokens: bool
+    speculate: str
     logprobs: int | None
     prompt_logprobs: int | None
 
