@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.programs import remote
-from benchmarks.programs.comparison import Comparison, compare, table, total_line
+from benchmarks.programs.comparison import Comparison, compare, table, tie_lines, total_line
 from benchmarks.programs.remote import run_remotely
 from benchmarks.programs.suite import SUITE
 from benchmarks.programs.workload import Workload
@@ -39,7 +39,8 @@ def main() -> int:
             comparisons.append(compare(engine, plain, workload, 1 if args.quick else args.repeats))
             print(comparisons[-1].summary, file=sys.stderr, flush=True)
     console.print(table(comparisons))
-    console.print(total_line(comparisons))
+    for line in [*tie_lines(comparisons), total_line(comparisons)]:
+        console.print(line)
     _write(args.json, [one.as_dict() for one in comparisons])
     faults = _faults(comparisons, must_be_same=args.dtype == "float32")
     for fault in faults:

@@ -1,10 +1,11 @@
 """The three ways of running a workload, side by side: what the table and the JSON file say."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.programs.measure import Run, median_run, num_right, run_once
+from benchmarks.programs.ties import widest_gap
 from benchmarks.programs.workload import Workload
 from rich import box
 from rich.table import Table
@@ -24,6 +25,7 @@ class Comparison:
     compiled: Run
     eager: Run
     alone: Run | None
+    widest_gap: float | None = None  # where outputs part: see `ties.widest_gap`
 
     @property
     def num_same(self) -> int:
@@ -55,6 +57,7 @@ class Comparison:
             "name": self.workload.name,
             "cases": len(self.workload.cases),
             "same": self.num_same,
+            "widest_gap": self.widest_gap,
             "right": num_right(self.workload, self.compiled.results),
             **{name: _numbers(run) for name, run in self.runs.items()},
         }
@@ -63,17 +66,30 @@ class Comparison:
 def compare(engine: Engine, plain: Engine | None, workload: Workload, repeats: int) -> Comparison:
     """`engine` has a cache, `plain` runs one request at a time without; see `Comparison`.
 
-    The first case runs before the clock does: graphs and constraints are made then.
+    The first runs are not timed: graphs and constraints are made then. They feed no guesses, and
+    what they computed is what is compared with the best cache.
     """
     program, eager = workload.program, workload.program.eager()
-    run_once(engine, workload.first(1), program, max_in_flight=1)
-    compiled_runs, eager_runs = [], []
     width = len(workload.cases)
+    counted = [
+        run_once(engine, workload, one, max_in_flight=width, guesses=False).cache
+        for one in (program, eager)
+    ]
+    compiled_runs, eager_runs = [], []
     for _ in range(repeats):  # in turns: what else the machine does meets both
         compiled_runs.append(run_once(engine, workload, program, max_in_flight=width))
         eager_runs.append(run_once(engine, workload, eager, max_in_flight=width))
+    compiled, eagerly = (
+        replace(median_run(runs), cache=cache)
+        for runs, cache in zip((compiled_runs, eager_runs), counted, strict=True)
+    )
     alone = None if plain is None else run_once(plain, workload, eager, max_in_flight=1)
-    return Comparison(workload, median_run(compiled_runs), median_run(eager_runs), alone)
+    made = Comparison(workload, compiled, eagerly, alone)
+    if made.is_same:
+        return made
+    others = (run.requests for name, run in made.runs.items() if name != "compiled")
+    gaps = [widest_gap(engine, made.compiled.requests, requests) for requests in others]
+    return replace(made, widest_gap=max((gap for gap in gaps if gap is not None), default=None))
 
 
 def table(comparisons: Sequence[Comparison]) -> Table:
@@ -105,6 +121,16 @@ def _row(one: Comparison) -> list[str]:
         f"{cache.share_of_best:.1%}",
         f"{one.num_same}/{num_cases}",
         "" if right is None else f"{right}/{num_cases}",
+    ]
+
+
+def tie_lines(comparisons: Sequence[Comparison]) -> list[str]:
+    """Where outputs are not the same, how near to each other the tokens were where they part."""
+    return [
+        f"{one.workload.name}: where outputs part, the log-probabilities of the two tokens differ "
+        f"by {one.widest_gap:.3f} at most"
+        for one in comparisons
+        if one.widest_gap is not None
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.programs.optimum import CacheUse, Recorder, cache_use
+from benchmarks.programs.optimum import CacheUse, Fed, Recorder, cache_use
 from benchmarks.programs.workload import Workload
 
 from umbel.frontend_dsl import Client, Program, State
@@ -26,31 +26,41 @@ class Run:
     num_drafted: int
     cache: CacheUse
     outcomes: Sequence[Outcome]
+    requests: Sequence[Fed]
 
     @property
     def results(self) -> list[Any]:
         return [outcome[0] for outcome in self.outcomes]
 
 
-def run_once(engine: Engine, workload: Workload, program: Program, *, max_in_flight: int) -> Run:
-    """With an empty cache. Raises the error of the first case that fails."""
-    recorder = Recorder(engine)
+def run_once(
+    engine: Engine,
+    workload: Workload,
+    program: Program,
+    *,
+    max_in_flight: int,
+    guesses: bool = True,
+) -> Run:
+    """With an empty cache. Raises the error of the first case that fails.
+
+    Without `guesses` nothing is fed but what was asked for, so that the tokens computed can be
+    compared with those of a trie.
+    """
+    recorder = Recorder(engine, guesses=guesses)
     engine.reset_cache()
     before = engine.stats()
     states, wall_s = timed(recorder, workload, program, max_in_flight)
     after = engine.stats()
-    num_drafted = after.num_drafted_tokens - before.num_drafted_tokens
-    num_confirmed = after.num_confirmed_tokens - before.num_confirmed_tokens
     num_computed = after.num_computed_tokens - before.num_computed_tokens
     return Run(
         wall_s=wall_s,
         num_calls=num_calls(states),
         num_steps=after.num_steps - before.num_steps,
         num_generated=after.num_generated_tokens - before.num_generated_tokens,
-        num_drafted=num_drafted,
-        # Guesses that were wrong are no misses of the cache: their rows are left out here.
-        cache=cache_use(recorder.sequences(), num_computed - (num_drafted - num_confirmed)),
+        num_drafted=after.num_drafted_tokens - before.num_drafted_tokens,
+        cache=cache_use(recorder.sequences(), num_computed),
         outcomes=[outcome(state) for state in states],
+        requests=recorder.requests,
     )
 
 

@@ -11,7 +11,7 @@ a real engine feeds the last token of a prompt again when all of it is cached.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from umbel.frontend_dsl import CallHandle, Client
 from umbel.runtime.errors import UmbelError
@@ -26,6 +26,7 @@ class Fed:
     tokens: list[int]
     num_fed: int
     is_constrained: bool = False
+    num_prompt: int = 0  # of a greedy generation; what follows is its output
 
     def note(self, chunk: Chunk) -> None:
         """A chunk is what one step gave: guesses that came true, a sampled token, and what is
@@ -42,10 +43,13 @@ class Fed:
 
 
 class Recorder:
-    """A client of the language that passes everything on to `client`, and keeps what was asked."""
+    """A client of the language that passes everything on to `client`, and keeps what was asked.
+    Without `guesses` it asks the engine not to speculate.
+    """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, guesses: bool = True) -> None:
         self._client = client
+        self._guesses = guesses
         self.requests: list[Fed] = []
         self.encode = client.encode
         self.bos_ids, self.eos_ids = client.bos_ids, client.eos_ids
@@ -61,7 +65,10 @@ class Recorder:
     def submit(
         self, token_ids: Sequence[int], params: SamplingParams, listener: Callable[[Chunk], None]
     ) -> CallHandle:
-        fed = Fed(list(token_ids), len(token_ids), params.constraint_kind is not None)
+        if not self._guesses:
+            params = replace(params, speculate="off")
+        tokens, is_constrained = list(token_ids), params.constraint_kind is not None
+        fed = Fed(tokens, len(tokens), is_constrained, len(tokens) * (params.temperature == 0))
         self.requests.append(fed)
 
         def listen(chunk: Chunk) -> None:

@@ -1,9 +1,10 @@
-"""The offline optimum that the suite of programs is held to."""
+"""The offline optimum that the suite of programs is held to, and where two of its runs part."""
 
 import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,20 +14,22 @@ from unit.frontend_dsl.fake_client import FakeClient
 from umbel.frontend_dsl import State, gen, program, select
 from umbel.runtime.outputs import Chunk, Completion, FinishReason, Timing, Usage
 
-FILE = Path(__file__).resolve().parents[3] / "benchmarks" / "programs" / "optimum.py"
+FOLDER = Path(__file__).resolve().parents[3] / "benchmarks" / "programs"
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("programs_optimum", FILE)
+def _load(name: str) -> ModuleType:
+    file = FOLDER / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"benchmarks.programs.{name}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look up annotations there
+    sys.modules[spec.name] = module  # dataclasses, and `ties`, look there
     spec.loader.exec_module(module)
     return module
 
 
-optimum = _load()
+optimum = _load("optimum")
+ties = _load("ties")
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=12))
@@ -90,6 +93,16 @@ def test_nothing_is_fed_for_an_output_that_is_forced_altogether() -> None:
     fed.note(_last((3, 4), num_forced=2))
 
     assert fed.num_fed == 0
+
+
+def test_runs_part_at_the_first_token_that_differs_after_the_same_prompt() -> None:
+    def fed(prompt: list[int], output: list[int], *, is_greedy: bool = True) -> Any:
+        return optimum.Fed([*prompt, *output], 0, num_prompt=len(prompt) * is_greedy)
+
+    one = [fed([1, 2], [5, 6, 7]), fed([3], [4]), fed([8], [9]), fed([6], [1], is_greedy=False)]
+    other = [fed([1, 2], [5, 7, 6]), fed([3], [4]), fed([6], [2], is_greedy=False)]
+
+    assert list(ties.partings(one, other)) == [((1, 2, 5), 6, 7)]
 
 
 def _last(token_ids: tuple[int, ...], *, num_forced: int) -> Chunk:
