@@ -189,6 +189,22 @@ class Lease:
             slots.extend(range(piece.start, piece.start + piece.length))
         return slots
 
+    def next_slot(self) -> int | None:
+        """The slot that the next token of this path gets if it is new and appended next; None where
+        that cannot be told: not at the end of a leaf, or the block after the last one is taken.
+
+        A guess, not a promise: other paths may take the block before.
+        """
+        node, end, forest = self._live_node(), self.num_tokens, self._forest
+        if node.parent is None or node.children or end != node.end:
+            return None
+        offset = end % forest.block_size
+        if offset:
+            return node.blocks[-1] * forest.block_size + offset
+        block = node.blocks[-1] + 1
+        is_there = block < forest.pool.num_blocks and forest.pool.is_free(block)
+        return block * forest.block_size if is_there else None
+
     def slot_ranges(self, start: int, stop: int) -> list[SlotRange]:
         """`slots(start, stop)` as stretches of consecutive slots; none touches the next."""
         node = self._live_node()

@@ -22,6 +22,7 @@ class EngineConfig:
     device: str = "auto"  # auto: cuda where there is one
     tensor_parallel: int = 1  # ranks that divide the model, each on a GPU; on a CPU for tests
     device_graphs: bool = True  # False: decode steps on a GPU are not captured (for comparison)
+    steps_ahead: bool = True  # False: on a GPU no step is enqueued before the last is read
     load_format: str = "auto"  # dummy: random weights for the config found at `model`
     dtype: str = "auto"  # of weights, activations and KV; auto: bfloat16
     context_len: int | None = None  # tokens; None: the model's own

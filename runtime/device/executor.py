@@ -62,9 +62,12 @@ class StepExecutor:
         )
         self._works = [self._work_tensors(first) for _ in decoder.windows]
 
-    def execute(self, step: StepInput) -> Tensor:
+    def execute(self, step: StepInput, tokens: Tensor | None = None) -> Tensor:
         """Enqueue a step; the logits of its wanted rows, [W, V], valid until the next step. W may
-        be 0."""
+        be 0.
+
+        tokens: [n] int32 on the device: then `step.token_ids` are indices into it.
+        """
         assert step.num_rows <= self._max_rows, "the step has more rows than the largest step"
         with torch.inference_mode():
             for source, target in step.copies:
@@ -75,10 +78,10 @@ class StepExecutor:
             num_rows = self._bucket(step)
             if self.graphs is None or num_rows is None:
                 launches = [LaunchShape.of(work) for work in step.works]
-                self._load(step, step.num_rows, launches)
+                self._load(step, step.num_rows, launches, tokens)
                 return self._compute(step.num_rows, len(step.wanted))
             launches = [LaunchShape.rounded(work) for work in step.works]
-            self._load(step, num_rows, launches)
+            self._load(step, num_rows, launches, tokens)
             shape = StepShape(num_rows, tuple(launches))
             logits = self.graphs.run(shape, lambda: self._compute(num_rows, None))
             return logits[: step.num_rows]
@@ -101,7 +104,13 @@ class StepExecutor:
             hidden = hidden.index_select(0, wanted[:num_wanted])
         return self._decoder.logits(hidden)
 
-    def _load(self, step: StepInput, num_rows: int, launches: list[LaunchShape]) -> None:
+    def _load(
+        self,
+        step: StepInput,
+        num_rows: int,
+        launches: list[LaunchShape],
+        tokens: Tensor | None,
+    ) -> None:
         """Rows beyond the step's own are padding: they write nothing and see no key."""
         columns = self._columns.host().reshape(4, -1)
         columns[0, : step.num_rows] = step.token_ids
@@ -111,6 +120,10 @@ class StepExecutor:
         columns[2, step.num_rows : num_rows] = NOT_WRITTEN
         columns[3, : len(step.wanted)] = step.wanted
         self._columns.copy()
+        if tokens is not None:
+            fed = self._columns.device[: step.num_rows]
+            # One that could not be chosen is -1: its request ends, and its row is of no use.
+            fed.copy_(tokens.index_select(0, fed).clamp_min_(0))
         for tensors, work, launch in zip(self._works, step.works, launches, strict=True):
             tensors.load(work, launch)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from umbel.kernels.triton.backend import Backend
 from umbel.kernels.triton.work_split import DeviceRates
 from umbel.runtime.config import EngineConfig
+from umbel.runtime.device.ahead import StepsAhead
 from umbel.runtime.device.collectives import Ranks, open_store
 from umbel.runtime.device.decoder import DeviceDecoder
 from umbel.runtime.device.group import OneRank
@@ -64,10 +65,12 @@ def _assemble(rank: Rank, num_blocks: int, workers: Workers | None) -> OnDevice:
     planner = WorkPlanner(
         decoder.heads, block_size=block_size, windows=decoder.windows, rates=DeviceRates()
     )
-    runner = DeviceRunner(
-        rank.executor(num_blocks), planner, block_size=block_size, workers=workers
-    )
-    sampler = DeviceSampler(rank.machine, beside=runner.prepare_next, backend=rank.backend)
+    executor = rank.executor(num_blocks)
+    ahead = None
+    if workers is None and rank.config.steps_ahead:  # the other ranks do not have the tokens
+        ahead = StepsAhead(executor, planner, rank.config.max_step_tokens)
+    runner = DeviceRunner(executor, planner, block_size=block_size, ahead=ahead, workers=workers)
+    sampler = DeviceSampler(rank.machine, beside=runner, backend=rank.backend)
     close = _nothing if workers is None else workers.close
     return OnDevice(decoder, runner, sampler, num_blocks, close)
 

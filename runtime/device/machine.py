@@ -48,8 +48,9 @@ class Machine(Protocol):
         waits for both."""
         ...
 
-    def fetch(self, values: Tensor) -> Ints:
-        """values: [n] int32 on the device -> on the host, valid until the next call. Waits."""
+    def fetch(self, values: Tensor, meanwhile: Callable[[], None]) -> Ints:
+        """values: [n] int32 on the device -> on the host, valid until the next call. Waits for
+        them, not for what `meanwhile` enqueues."""
         ...
 
 
@@ -70,7 +71,8 @@ class HostMachine:
     def beside(self) -> Iterator[None]:
         yield
 
-    def fetch(self, values: Tensor) -> Ints:
+    def fetch(self, values: Tensor, meanwhile: Callable[[], None]) -> Ints:
+        meanwhile()
         fetched: Ints = values.numpy()
         return fetched
 
@@ -120,13 +122,14 @@ class CudaMachine:
             yield
         main.wait_stream(self._side)
 
-    def fetch(self, values: Tensor) -> Ints:
+    def fetch(self, values: Tensor, meanwhile: Callable[[], None]) -> Ints:
         if len(values) > len(self._fetched):
             size = 2 * len(values)
             self._fetched = torch.empty(size, dtype=torch.int32, pin_memory=True)
         target = self._fetched[: len(values)]
         target.copy_(values, non_blocking=True)
         self._is_fetched.record()
+        meanwhile()
         self._is_fetched.synchronize()
         fetched: Ints = target.numpy()
         return fetched

@@ -4,8 +4,10 @@ The same choices as `runtime.sampler`, by kernels: packed masks and single edits
 beside the forward pass, and the tokens come back with their log-probabilities in one copy.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -34,6 +36,14 @@ _FIRST_SIZE = 1 << 12
 _Columns = dict[str, NDArray[np.generic]]
 
 
+class Beside(Protocol):
+    """What the host does for the next step while the device computes this one."""
+
+    def before_wait(self, tokens: Tensor | None) -> None: ...
+
+    def after_wait(self, tokens: list[int]) -> None: ...
+
+
 class DeviceSampler:
     """Belongs to the engine's thread. A choice depends on its row alone."""
 
@@ -41,10 +51,10 @@ class DeviceSampler:
         self,
         machine: Machine,
         *,
-        beside: Callable[[], None] | None = None,
+        beside: Beside | None = None,
         backend: Backend | None = None,
     ) -> None:
-        """beside: what the host may do while the device computes, before tokens are waited for."""
+        """beside: told of the tokens of each step, on the device and when they are read."""
         self._machine = machine
         self._beside = beside
         self._backend = backend
@@ -81,12 +91,13 @@ class DeviceSampler:
             if num_top:
                 sampled = results[0] if rows else on_device["asked"]
                 results += self._logprobs(logits, on_device, sampled, num_top)
-            if self._beside is not None:
-                self._beside()
             if not results:
                 return [], []
-            fetched = self._machine.fetch(torch.cat([_bits(part) for part in results]))
-        tokens = fetched[: len(rows)].tolist()
+            values = torch.cat([_bits(part) for part in results])
+            fetched = self._machine.fetch(values, partial(self._before_wait, results, len(rows)))
+        tokens: list[int] = fetched[: len(rows)].tolist()
+        if self._beside is not None:
+            self._beside.after_wait(tokens)
         logprobs = list(_read_logprobs(fetched[len(rows) :], num_top))
         of_row = dict(zip(asked, logprobs, strict=False))
         choices = [
@@ -94,6 +105,10 @@ class DeviceSampler:
             for idx, token in enumerate(tokens)
         ]
         return choices, logprobs[len(asked) :]
+
+    def _before_wait(self, results: list[Tensor], num_rows: int) -> None:
+        if self._beside is not None:
+            self._beside.before_wait(results[0] if num_rows else None)
 
     def _tokens(self, logits: Tensor, columns: Mapping[str, Tensor], num_rows: int) -> Tensor:
         """[B] int32; -1 where nothing can be chosen."""

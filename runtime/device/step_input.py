@@ -54,16 +54,18 @@ def make_step_input(plan: StepPlan, planner: WorkPlanner, block_size: int) -> St
     if plan.attention is not None:
         works = planner.plan(*_stretches(runs, plan.attention))
     return StepInput(
-        token_ids=_ints([token for run in runs for token in run.tokens]),
-        positions=_ints([p for run in runs for p in range(run.start, run.start + len(run.tokens))]),
-        slots=_ints([slot for run in runs for slot in _slots(run)]),
-        wanted=_ints(list(_wanted(runs))),
+        token_ids=as_ints([token for run in runs for token in run.tokens]),
+        positions=as_ints(
+            [p for run in runs for p in range(run.start, run.start + len(run.tokens))]
+        ),
+        slots=as_ints([slot for run in runs for slot in _slots(run)]),
+        wanted=as_ints(list(_wanted(runs))),
         copies=[_copied_slots(batch, block_size) for batch in independent_copies(plan.copies)],
         works=works,
     )
 
 
-def _ints(values: list[int]) -> Ints:
+def as_ints(values: list[int]) -> Ints:
     return np.array(values, dtype=np.int32)
 
 

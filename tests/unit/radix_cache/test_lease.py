@@ -321,3 +321,27 @@ def test_what_is_matched_can_be_known_without_a_lease(enable_reuse: bool) -> Non
     for lease in leases:
         lease.release()
     cache.check()
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 4])
+def test_the_next_slot_is_where_the_next_token_goes(block_size: int) -> None:
+    cache = RadixCache(24, block_size)
+    leases = [_filled(cache, [100 * n + i for i in range(n + 2)]) for n in range(3)]
+    assert cache.lease(HERE).next_slot() is None
+    num_told = 0
+
+    for token in range(12):
+        for lease in leases:
+            told = lease.next_slot()
+            end = lease.num_tokens
+            if lease.append([token], 0, 1, kind=OUTPUT).outcome is not AppendOutcome.OK:
+                continue
+            assert told in (None, lease.slots(end, end + 1)[0])
+            num_told += told is not None
+        cache.commit_step()
+
+    assert num_told > 20 if block_size > 1 else num_told > 10
+    branch = leases[2].fork()
+    leases[2].truncate(2)
+    assert leases[2].next_slot() is None  # inside of a node
+    branch.release()

@@ -4,6 +4,7 @@ The device is the CPU with the torch twins of the kernels, and a captured step i
 """
 
 import math
+import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -235,3 +236,51 @@ def test_a_row_without_a_finite_logit_fails_alone(llama: ModelSource) -> None:
     assert isinstance(got[0], EngineError)
     assert "no token can be chosen" in str(got[0])
     assert isinstance(got[1], Result)
+
+
+def test_decode_steps_are_enqueued_before_the_last_one_is_read(llama: ModelSource) -> None:
+    params = [
+        SamplingParams(temperature=0, max_tokens=10 + 6 * idx, ignore_eos=True)
+        for idx in range(len(PROMPTS))
+    ]
+
+    with both(llama, block_size=4, speculate="off") as (reference, engine, loaded):
+        wanted = tokens_of(reference.generate_batch(PROMPTS, params))
+        got = tokens_of(engine.generate_batch(PROMPTS, params))
+        ahead = loaded.runner.ahead
+
+        assert got == wanted
+        assert ahead is not None
+        # Requests that end, and those that grow into a new block, do not disturb a guess.
+        assert ahead.num_right > 25
+        assert ahead.num_missed <= 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_becomes_of_a_guess_the_tokens_are_the_same(llama: ModelSource, seed: int) -> None:
+    """Unforeseen ends, forced tokens, forks, arrivals, drafts, and a pool that is short."""
+    rng = random.Random(seed)
+    prompts = [STORY[: rng.randrange(1, 60)] + rng.choice(["", "x", " He"]) for _ in range(12)]
+    params = [_any_params(rng) for _ in prompts]
+    options: dict[str, Any] = {"speculate": ("auto", "off")[seed % 2]}
+    options |= {"num_blocks": 80, "block_size": 4, "max_running": 24, "max_step_tokens": 64}
+
+    with both(llama, **options) as (reference, engine, _):
+        wanted = tokens_of(reference.generate_batch(prompts, params))
+        got = tokens_of(engine.generate_batch(prompts, params))
+
+        assert got == wanted
+        assert engine.reset_cache() >= 0
+        assert engine.stats().cache.num_free_blocks == 80
+
+
+def _any_params(rng: random.Random) -> SamplingParams:
+    temperature = rng.choice([0.0, 0.0, 1.0])
+    common = {"temperature": temperature, "seed": rng.randrange(100), "max_tokens": 45}
+    kind = rng.randrange(4)
+    if kind == 0:
+        return SamplingParams(**common, regex=r"[a-m]{4}(the clock|the key)[0-9]{1,9}")
+    if kind == 1:
+        return SamplingParams(**common, n=rng.randrange(1, 4), ignore_eos=True)
+    stops = tuple(rng.sample(range(256), 20))
+    return SamplingParams(**common, stop_token_ids=stops, logprobs=rng.choice([None, 1]))
