@@ -161,7 +161,27 @@ class Gate:
         self._is_open.set()
 
 
-class EngineRig:
+class SteppedRig:
+    """An engine over a simulated runner, whose steps a test can hold."""
+
+    engine: Engine
+    runner: SimulatedRunner
+
+    def hold_steps(self) -> Gate:
+        """From now on the engine stops before its next step."""
+        gate = Gate()
+        self.runner.before_step = gate
+        return gate
+
+    def check_nothing_is_held(self) -> None:
+        """Every abort and answer that was asked for before is through, and no block is leased."""
+        self.engine.reset_cache()
+        stats = self.engine.stats()
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+        assert stats.cache.num_free_blocks == stats.cache.num_blocks
+
+
+class EngineRig(SteppedRig):
     """An engine with its simulated parts in reach."""
 
     def __init__(
@@ -195,19 +215,6 @@ class EngineRig:
         )
         config = EngineConfig(num_blocks=num_blocks, block_size=block_size, **options)
         self.engine = Engine.from_parts(parts, config)
-
-    def hold_steps(self) -> Gate:
-        """From now on the engine stops before its next step."""
-        gate = Gate()
-        self.runner.before_step = gate
-        return gate
-
-    def check_nothing_is_held(self) -> None:
-        """Every abort and answer that was asked for before is through, and no block is leased."""
-        self.engine.reset_cache()
-        stats = self.engine.stats()
-        assert (stats.num_running, stats.num_waiting) == (0, 0)
-        assert stats.cache.num_free_blocks == stats.cache.num_blocks
 
 
 @contextmanager

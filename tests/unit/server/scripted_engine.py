@@ -5,13 +5,12 @@ One token a byte (id = byte + 1); 0 is the end token, 257 to 261 are special tok
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from unit.runtime.simulated_engine import SHAPE
+from unit.runtime.simulated_engine import SHAPE, SteppedRig
 from unit.runtime.simulation import NAMESPACE, SimulatedRunner, logprob_of
 
 from umbel.runtime.chat import ChatTemplate
@@ -22,7 +21,6 @@ from umbel.runtime.outputs import TokenLogprob
 from umbel.runtime.parts import EngineParts
 from umbel.runtime.roofline.model_costs import ModelCosts
 from umbel.runtime.sampler import Sampled, Sampler, SamplingRow
-from umbel.runtime.step import StepPlan
 from umbel.runtime.submission import Limits
 from umbel.server.app import App, make_app
 from umbel.server.settings import ServerSettings
@@ -120,21 +118,6 @@ class ScriptedSampler:
         return Sampled(token_id, TokenLogprob(token_id, -0.25, top[: row.params.logprobs or 0]))
 
 
-class Gate:
-    """Holds the engine before a step until the test opens it."""
-
-    def __init__(self) -> None:
-        self.reached = threading.Event()
-        self._is_open = threading.Event()
-
-    def __call__(self, plan: StepPlan) -> None:
-        self.reached.set()
-        assert self._is_open.wait(timeout=30)
-
-    def open(self) -> None:
-        self._is_open.set()
-
-
 @dataclass(slots=True)
 class Answer:
     """What came back. `events` are those of a stream, (name, data)."""
@@ -208,7 +191,7 @@ class Connection:
         await self.may_read.wait()
 
 
-class ServerRig:
+class ServerRig(SteppedRig):
     """A server over a scripted engine."""
 
     def __init__(
@@ -255,19 +238,6 @@ class ServerRig:
 
     def get(self, path: str, **headers: str) -> Answer:
         return asyncio.run(self._ask("GET", path, None, headers))
-
-    def hold_steps(self) -> Gate:
-        """From now on the engine stops before its next step."""
-        gate = Gate()
-        self.runner.before_step = gate
-        return gate
-
-    def check_nothing_is_held(self) -> None:
-        """Every abort that was asked for before is through, and no block is leased."""
-        self.engine.reset_cache()
-        stats = self.engine.stats()
-        assert (stats.num_running, stats.num_waiting) == (0, 0)
-        assert stats.cache.num_free_blocks == stats.cache.num_blocks
 
     async def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Answer:
         return await self.connection(method, path, body, **headers).run()
