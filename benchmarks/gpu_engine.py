@@ -159,14 +159,16 @@ def measure_engine(session: Session) -> None:
 
 
 class _Recorder:
-    """Keeps the last step that was executed, so that it can be executed again."""
+    """Keeps the last step of so many rows that was executed, so that it can be executed again."""
 
-    def __init__(self, executor: StepExecutor) -> None:
+    def __init__(self, executor: StepExecutor, num_rows: int) -> None:
         self.executor = executor
         self.last: StepInput | None = None
+        self._num_rows = num_rows
 
     def execute(self, step: StepInput) -> Tensor:
-        self.last = step
+        if step.num_rows == self._num_rows and step.is_decode:
+            self.last = step
         return self.executor.execute(step)
 
 
@@ -187,24 +189,26 @@ class _Bench:
         context_len = sizes.length + (params.max_tokens or 0) // 2
         load = Workload(batch=batch, context_len=context_len)
         bound_s = decode_bound(shape, load, measured_device(self.session)).total_s
-        before = self.loaded.runner.planner.num_foreseen
-        step_s, device_s = self._steps(_prompts(batch, sizes.length), params)
+        times = self._steps(_prompts(batch, sizes.length), params, is_compared=True)
+        step_s, device_s = times.step_s, times.device_s
         self.session.add_row(
             f"engine, {sizes.name} bfloat16, prompts of {sizes.length} tokens",
             batch=batch,
             tokens_per_s=batch / step_s,
             step_ms=step_s * 1e3,
+            one_by_one_ms=times.one_by_one_s * 1e3,
             device_ms=device_s * 1e3,
             outside_share=max(0.0, 1 - device_s / step_s),
             bound_ms=bound_s * 1e3,
             share_of_bound=bound_s / step_s,
-            steps_foreseen=self.loaded.runner.planner.num_foreseen - before,
+            guesses_right=times.num_right,
+            guesses_missed=times.num_missed,
         )
 
     def measure_branches(self, batch: int) -> None:
         prompts = [_prompts(1, self.sizes.prefix)[0] + [idx % 256] for idx in range(batch)]
         times = [
-            self._steps(prompts, self._greedy(self.sizes.prefix), share_attention=share)[0]
+            self._steps(prompts, self._greedy(self.sizes.prefix), share_attention=share).step_s
             for share in (True, False)
         ]
         self.session.add_row(
@@ -219,9 +223,9 @@ class _Bench:
         """Every row under a mask of its own; a vocabulary of bytes makes filling them cheap."""
         prompts = _prompts(batch, self.sizes.length // 4)
         greedy = self._greedy(sum(map(len, prompts)))
-        free_s, _ = self._steps(prompts, greedy)
+        free_s = self._steps(prompts, greedy).step_s
         masked = replace(greedy, regex=r"([a-z]{3,9} )*[a-z]{1000}")
-        masked_s, _ = self._steps(prompts, masked)
+        masked_s = self._steps(prompts, masked).step_s
         self.session.add_row(
             f"engine, {batch} rows under a regex",
             free_ms=free_s * 1e3,
@@ -236,37 +240,64 @@ class _Bench:
         return SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
 
     def _steps(
-        self, prompts: list[list[int]], params: SamplingParams, **options: Any
-    ) -> tuple[float, float]:
-        """Median seconds of a decode step with all rows, and of its part on the device."""
-        batch = len(prompts)
-        with self._recorded() as recorder:
-            config = replace(self.config, **options)
-            parts = device_parts(config, self.source, self.loaded)
-            with Engine.from_parts(parts, config) as engine:
+        self,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        *,
+        is_compared: bool = False,
+        **options: Any,
+    ) -> "_Times":
+        """Decode steps with all rows: median times. is_compared: also without steps ahead, and of
+        the device alone."""
+        batch, ahead = len(prompts), self.loaded.runner.ahead
+        config = replace(self.config, **options)
+        before = (0, 0) if ahead is None else (ahead.num_right, ahead.num_missed)
+        parts = device_parts(config, self.source, self.loaded)
+        with Engine.from_parts(parts, config) as engine:
+            _tokens(engine.generate_batch(prompts, params))
+            times = _Times(step_s=_median_s(engine, batch, 128))
+            if ahead is not None:
+                times.num_right = ahead.num_right - before[0]
+                times.num_missed = ahead.num_missed - before[1]
+            if not is_compared:
+                return times
+            with self._recorded(batch) as recorder:  # prompts are cached now
                 _tokens(engine.generate_batch(prompts, params))
-                recent = engine.stats().gauge.recent
-            step = recorder.last
-        times = [measured.times.total_s for measured in recent if measured.rows == batch]
-        assert times, "no step had all rows"
-        assert step is not None, "there were steps"
-        executor = self.loaded.runner.executor
+            times.one_by_one_s = _median_s(engine, batch, self.sizes.num_tokens - 2)
+        executor, step = self.loaded.runner.executor, recorder.last
+        assert step is not None, "no step had all rows"
+        executor.execute(step)
         repeats = 8 if self.session.is_timed else 1
-        executor.execute(
-            step
-        )  # the last steps may have fewer rows: another shape, not yet captured
-        device_s = median(elapsed_s(lambda: executor.execute(step)) for _ in range(repeats))
-        return median(times), device_s
+        times.device_s = median(elapsed_s(lambda: executor.execute(step)) for _ in range(repeats))
+        return times
 
     @contextmanager
-    def _recorded(self) -> Iterator[_Recorder]:
+    def _recorded(self, batch: int) -> Iterator[_Recorder]:
+        """Within it, steps are executed one after another, and kept."""
         runner = self.loaded.runner
-        recorder = _Recorder(runner.executor)
+        recorder, ahead = _Recorder(runner.executor, batch), runner.ahead
         runner.executor = recorder  # type: ignore[assignment]  # as far as the runner is concerned
+        runner.ahead = None
         try:
             yield recorder
         finally:
-            runner.executor = recorder.executor
+            runner.executor, runner.ahead = recorder.executor, ahead
+
+
+@dataclass(slots=True)
+class _Times:
+    step_s: float
+    one_by_one_s: float = 0.0  # without steps ahead
+    device_s: float = 0.0
+    num_right: int = 0  # steps that were guessed
+    num_missed: int = 0
+
+
+def _median_s(engine: Engine, batch: int, num_last: int) -> float:
+    recent = engine.stats().gauge.recent[-num_last:]
+    times = [measured.times.total_s for measured in recent if measured.rows == batch]
+    assert times, "no step had all rows"
+    return median(times)
 
 
 def _prompts(count: int, length: int) -> list[list[int]]:
