@@ -5,6 +5,7 @@ beside the forward pass, and the tokens come back with their log-probabilities i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from typing import Protocol
@@ -158,7 +159,12 @@ class _Upload:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._staged = StagedInts(_FIRST_SIZE, machine.device)
+        self._make(_FIRST_SIZE)
+
+    def _make(self, size: int) -> None:
+        self._staged = StagedInts(size, self._machine.device)
+        # Clearing it is enqueued like any work, so the first copy must not overtake that.
+        self._is_new = True
 
     def __call__(self, columns: _Columns) -> dict[str, Tensor]:
         """Each column, flat, of 4 bytes an element -> on the device as int32 or float32."""
@@ -168,12 +174,13 @@ class _Upload:
             places[name] = slice(end, end + column.size)
             end += -(-column.size // 8) * 8  # so that each begins at a multiple of 32 bytes
         if end > len(self._staged):
-            self._staged = StagedInts(2 * end, self._machine.device)
+            self._make(2 * end)
         host = self._staged.host()
         for name, column in columns.items():
             host[places[name]] = column.reshape(-1).view(np.int32)
-        with self._machine.beside():
+        with nullcontext() if self._is_new else self._machine.beside():
             self._staged.copy(end)
+        self._is_new = False
         on_device = {name: self._staged.device[place] for name, place in places.items()}
         return {
             name: column.view(torch.float32) if columns[name].dtype == np.float32 else column
