@@ -65,7 +65,7 @@ def make_params(kind: str, max_tokens: int) -> SamplingParams:
     if kind == "extract":
         return SamplingParams(temperature=0, max_tokens=max_tokens, json_schema=RECORD)
     if kind == "sampled":
-        return SamplingParams(temperature=0.9, max_tokens=max_tokens, ignore_eos=True, seed=5)
+        return SamplingParams(temperature=0.9, max_tokens=max_tokens, ignore_eos=True)
     return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
 
 

@@ -24,7 +24,7 @@ import workloads
 
 NAMES = ("http_c1", "http_c16", "agent_http")
 MODEL = "compared"
-_START_TIMEOUT_S = 300
+_START_TIMEOUT_S = 600
 
 
 @dataclass

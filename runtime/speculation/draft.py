@@ -56,7 +56,9 @@ class Draft:
 
 def may_draft(request: Request) -> bool:
     """Whether guesses may be fed for it: it samples next, and nothing is left to be scored. Forced
-    tokens with log-probabilities are scored one step later, which a draft would mix up.
+    tokens with log-probabilities are scored one step later, which a draft would mix up. Who gives a
+    seed wants the same tokens again: in bfloat16 a draw near an edge may fall otherwise in a step
+    of other rows.
     """
     params = request.params
     return (
@@ -65,6 +67,7 @@ def may_draft(request: Request) -> bool:
         and request.num_left > 1
         and request.score_next >= request.score_end
         and (request.matcher is None or params.logprobs is None)
+        and (params.seed is None or params.is_greedy)
     )
 
 

@@ -291,6 +291,8 @@ def test_a_draft_stays_open_as_long_as_it_comes_true(
         ({}, True),
         ({"logprobs": 0}, True),
         ({"speculate": "off"}, False),
+        ({"seed": 1}, False),
+        ({"seed": 1, "temperature": 0}, True),
         ({"logprobs": 0, "matcher": SimulatedMatcher(2)}, False),
     ],
 )
