@@ -258,7 +258,8 @@ def test_compiled_programs_give_what_eager_ones_give(steps: tuple[Step, ...], se
     assert _outcome(made, FakeModel(), seed) == expected, source
     compiled = made.compile()
     if compiled.graph is None:
-        assert "more than" in str(compiled), source
+        reason = str(compiled)  # too many paths, or it depends on an argument that nobody gave
+        assert "more than" in reason or "looks into the argument" in reason, source
         return
     stored = from_json(to_json(compiled.graph), GraphLimits(max_nodes=200_000))
     assert stored == compiled.graph
