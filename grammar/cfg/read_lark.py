@@ -123,7 +123,7 @@ class _Reader:
                 lazy, suffix = True, value
             elif name.text == "max_tokens" and isinstance(value, int) and value > 0:
                 max_tokens = value
-            elif name.text != "capture" or isinstance(value, int):
+            else:
                 self._refuse_option(name)
             if tokens.peek().kind != "]":
                 tokens.expect(",", "',' or ']'")
@@ -131,11 +131,13 @@ class _Reader:
 
     def _refuse_option(self, name: Token) -> NoReturn:
         reasons = {
+            "capture": "asks for a part of the text by name, which no result holds; leave it out "
+            "and take the part from the output",
             "stop": "hides text that the model has written; use suffix=..., which keeps it",
             "stop_capture": "belongs to stop=..., which is not supported; use suffix=...",
             "temperature": "is a sampling parameter; set it for the whole request",
         }
-        known = "capture, lazy, suffix=..., max_tokens=N"
+        known = "lazy, suffix=..., max_tokens=N"
         reason = reasons.get(name.text, f"is not known in this form; known are {known}")
         raise self.source.unsupported(f"option {name.text} {reason}", name.at, name.text)
 

@@ -28,6 +28,7 @@ from umbel.grammar.values.objects import ObjectWays, closure
 from umbel.grammar.values.shapes import ObjectAtom
 from umbel.grammar.values.terms import Term
 
+_MAX_UNDECLARED = 64  # names that must come and are declared nowhere: found one after the other
 _MAX_MET = 10  # obligations that one value may meet: every subset is a way of its own
 
 if TYPE_CHECKING:
@@ -70,6 +71,13 @@ class ObjectPlan:
         self.lowering = lowering
         self._has = lowering.reader.emptiness.has_member
         self._counts = atom.high is not None or atom.low > len(atom.required)
+        undeclared = atom.low - len({*atom.fields.named, *atom.required})
+        if undeclared > _MAX_UNDECLARED:
+            raise UnsupportedGrammar(
+                f"minProperties asks for {undeclared} names that are not declared, more than the "
+                f"{_MAX_UNDECLARED} supported",
+                keyword="minProperties",
+            )
         self.is_simple = not (atom.some or self._counts or atom.implies)
         self._is_prepared = False
 

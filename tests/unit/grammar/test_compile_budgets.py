@@ -80,6 +80,7 @@ NASTY = {
     "patterns joined": schema({"allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(12)]}),
     "deep references": schema(_references(2_000)),
     "thousands of different items": schema({"uniqueItems": True, "minItems": 1_500}),
+    "many undeclared names": schema({"type": "object", "minProperties": 10**30}),
     "small steps": schema({"multipleOf": 0.00012345, "minimum": 0, "maximum": 10**12}),
     "3,000 keywords": lark("start: " + "|".join(f'"{word}"' for word in WORDS[:3_000])),
     "left recursion": lark(LEFT_RECURSION),

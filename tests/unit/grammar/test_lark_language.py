@@ -36,7 +36,6 @@ CASES = [
     ('start: %regex {"substring_chunks": ["ab", "c", "ab"]}', ["abcab", "cab"], ["b", "abab"]),
     ('start: %lark { start: A+\n A: "a"\n %ignore " " } "b"\n%ignore "_"', ["a a_b"], ["a_a_b"]),
     ('start: %json {"type": "boolean"} ";"', ["true;", "false;"], ["true", "1;"]),
-    ('start[capture="all"]: "a" x\nx[capture]: "b"', ["ab"], ["a"]),
     ("start: %import\n".replace("%import", "INT\n%import common.INT"), ["12"], ["a"]),
     ("start: N WS N\n%import common (INT, WS)\nN: INT", ["1 2"], ["12"]),
     ("start: W\n%import common.WORD -> W", ["abc"], ["1"]),

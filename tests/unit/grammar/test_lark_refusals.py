@@ -61,6 +61,8 @@ UNSUPPORTED = [
     ("start: /a/l", "l"),
     ("start: S\nS: /a.*?b+/", "lazy quantifier"),
     ('start[stop="x"]: /a*/', "stop"),
+    ("start[capture]: /a*/", "capture"),
+    ('start: x\nx[capture="n"]: "b"', "capture"),
     ("start: a\na[temperature=5]: /a*/", "temperature"),
     ("start: a\na[max_tokens=3]: /a*/", "max_tokens"),
     ("start: a::0x1", "::"),
