@@ -179,8 +179,10 @@ def check_instance_is_accepted(
         return
     if not jsonschema.Draft202012Validator(schema).is_valid(instance):
         return
-    tally["instances"] += 1
     text = _plain_json(instance)
+    if _LONG_NUMBER.search(text):
+        return
+    tally["instances"] += 1
     accepted = constraint is not None and check_instance(constraint, text).is_accepted
     assert accepted, f"{schema!r} rejected {text!r}"
 
