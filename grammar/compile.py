@@ -91,6 +91,8 @@ def compile_json_schema(
     loaded = load_schema(schema, limits)
     with interruptible(cancelled):
         grammar = read_schema(loaded, options, limits, cancelled=cancelled)
+        for leaf in grammar.large_leaves:
+            vocabulary.readings.reader(leaf)
     source = [loaded.text, loaded.is_typed, repr(options)]
     constraint = constraint_of("json_schema", source, grammar.start, vocabulary, limits)
     constraint.warnings = tuple(grammar.warnings)

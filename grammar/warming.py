@@ -24,7 +24,7 @@ _TEXT = b"n1 2.5e3 'x' (a, \"b c\\n\") a.b\n  c"
 _EXAMPLE = b'{"a": [1, -2.5e3, "b c", true, false, null, {}, []], "d": "e\\n", "f": "g"}'
 _SCHEMAS: tuple[object, ...] = (
     {},
-    {"properties": {"d": {"type": "string", "minLength": 1, "maxLength": 100}}},
+    {"properties": {"d": {"type": "string", "minLength": 1, "maxLength": 40}}},
     {"properties": {"f": {"type": "string", "minLength": 1}, "a": {"items": {"anyOf": [{}]}}}},
 )
 _DEFAULTS = Limits()
@@ -44,6 +44,7 @@ def warm_up_steps(
     """The parts of `warm_up`, none longer than a tenth of a second or so, the most useful first:
     for callers who want to do other things in between.
     """
+    yield partial(getattr, vocabulary, "compound_atoms")
     for schema in _SCHEMAS:
         yield partial(_read_example, schema, vocabulary)
     yield partial(_read_terminals, vocabulary)

@@ -60,6 +60,7 @@ class DfaReader:
         self.has_gaps = live is not None
         self._dense: DenseTable | None = None
         self._memo: dict[tuple[int, Residual], Reading] = {}
+        self._loops: dict[int, bytes] = {}
         self._ways: dict[int, ClosingWays] = {}
         self._tags_from: dict[int, tuple[int, ...]] = {}
 
@@ -71,6 +72,14 @@ class DfaReader:
             values = np.flatnonzero(row >= 0)
             found = dict(zip(values.tolist(), row[values].tolist(), strict=True))
             self._moves[state] = found
+        return found
+
+    def loop_bytes(self, state: int) -> bytes:
+        """The bytes after which the automaton is where it was."""
+        found = self._loops.get(state)
+        if found is None:
+            found = bytes(value for value, target in self.moves(state).items() if target == state)
+            self._loops[state] = found
         return found
 
     def step(self, state: int, value: int) -> int:

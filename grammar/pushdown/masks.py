@@ -80,13 +80,12 @@ def collect(threads: Iterable[Thread], root: Residual) -> tuple[list[Reading], l
                 found[reading] = None
         if not reading.exits:
             continue
-        if is_recorded:
-            follow = follow.open
-            num_recorded += 1
+        opened = follow.open if is_recorded else follow
         for tag, behind in reading.exits:
-            stack = follow[tag]
+            stack = opened[tag]
+            num_ended = num_recorded + 1 if is_recorded and follow.records(tag) else num_recorded
             for reader2, state2, follow2 in (stack.closure or stack.close())[0]:
-                item = (reader2, state2, follow2, behind, num_recorded)
+                item = (reader2, state2, follow2, behind, num_ended)
                 if item not in seen:
                     seen.add(item)
                     work.append(item)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from umbel.grammar.pushdown.dfa_reader import DfaReader
 from umbel.grammar.pushdown.leaves import NO_TAG, OverrideLeaf
 from umbel.grammar.pushdown.literal_reader import LiteralTrie
 from umbel.grammar.pushdown.reading import DEAD, Exits, Reader, Reading, run_bytes, united
@@ -40,28 +41,24 @@ class OverrideReader:
         lone = vocabulary.lone_bytes
         self.has_gaps = base.has_gaps or any(t.translate(None, lone) for t in self._trie.texts)
         self._memo: dict[tuple[int, Residual], Reading] = {}
-        # The base's tag of all literals, if they are plain names: see `_tag_of_names`.
-        self._banned_tag = self._tag_of_names()
+        self._name_tag = self._tag_of_names()
 
     def _tag_of_names(self) -> int:
-        """The base's tag where a literal ends, if the literals are names that are not allowed, of a
-        base that goes on everywhere; else NO_TAG.
+        """The base's tag where a literal ends, if the literals are plain names; else NO_TAG.
 
-        That is how undeclared properties are kept from being declared ones. The inside of each
-        literal stays in the base's one state there, which allows more bytes than there are
-        literals, so only the very ends of literals differ from the base.
+        The inside of each literal stays in the base's one state there, which allows more bytes than
+        there are literals: so only the very ends of literals differ from the base.
         """
         base, texts = self._base, self._trie.texts
-        if self.has_gaps or any(tag >= 0 for tag in self._trie.tags) or self._trie.has_prefixes:
+        if self.has_gaps or self._trie.has_prefixes or not isinstance(base, DfaReader):
             return NO_TAG
         first, last = texts[0][:1], texts[0][-1:]
         inside = base.step(base.start, first[0])
         end = DEAD if inside == DEAD else base.step(inside, last[0])
         if end in (DEAD, inside) or not base.is_final(end):
             return NO_TAG
-        values = list(base.next_bytes(inside))
-        loop = bytes(value for value in values if base.step(inside, value) == inside)
-        is_plain = len(values) > len(texts) and all(
+        loop = base.loop_bytes(inside)
+        is_plain = len(base.moves(inside)) > len(texts) and all(
             len(text) > 1
             and text[:1] == first
             and text[-1:] == last
@@ -86,8 +83,6 @@ class OverrideReader:
         node = state >> 1
         child = self._children(node).get(value)
         if child is not None:
-            if self._banned_tag >= 0:
-                return DEAD if self._trie.ends_literal(child) else 2 * child
             return 2 * child if self._can_end(child) else DEAD
         at = self._base_state[node]
         target = DEAD if at == DEAD else self._base.step(at, value)
@@ -97,7 +92,18 @@ class OverrideReader:
         if state & 1:
             state, size = self._base.run(state >> 1, text)
             return (DEAD if state == DEAD else 2 * state + 1), size
-        return run_bytes(self, state, text)
+        if self._name_tag < 0:
+            return run_bytes(self, state, text)
+        # Where the text leaves the literals, it was read by the base all along.
+        node = state >> 1
+        found = self._trie.descendant(node, text)
+        if found is None:
+            at, size = self._base.run(self._base_state[node], text)
+            return (DEAD if at == DEAD else 2 * at + 1), size
+        target, size = found
+        if target not in self._base_state:
+            self._base_state[target] = self._base.run(self._base_state[node], text[:size])[0]
+        return (2 * target if self._can_end(target) else DEAD), size
 
     def tag(self, state: int) -> int:
         return self._base.tag(state >> 1) if state & 1 else self._node_tag(state >> 1)
@@ -110,6 +116,8 @@ class OverrideReader:
 
     def _can_end(self, node: int) -> bool:
         """Whether some text goes through the node: a banned literal need not leave any."""
+        if self._name_tag >= 0:
+            return not self._trie.ends_literal(node) or self._trie.tag(node) >= 0
         found = self._alive.get(node)
         return self._search_end(node) if found is None else found
 
@@ -215,31 +223,37 @@ class OverrideReader:
         key = (state, residual)
         found = self._memo.get(key)
         if found is None:
-            correct = self._without_names if self._banned_tag >= 0 else self._correct
+            correct = self._with_names if self._name_tag >= 0 else self._correct
             found = correct(state >> 1, residual)
             if len(self._memo) >= _MAX_KEPT:
                 self._memo.clear()
             self._memo[key] = found
         return found
 
-    def _without_names(self, node: int, residual: Residual) -> Reading:
+    def _with_names(self, node: int, residual: Residual) -> Reading:
         """As `_correct`, where only the ends of literals differ."""
         base = self._base.read(self._base_state[node], residual)
         numbers, depth = self._trie.members(node)
         removed: list[int] = []
         gone: list[Residual] = []
-        ends, texts = residual.ends, self._trie.texts
+        exits: dict[int, list[Residual]] = {}
+        ends, texts, tags = residual.ends, self._trie.texts, self._trie.tags
         for number in numbers:
             text = texts[number][depth:]
             edge = ends[text] if text in ends else residual.end_of(text)
-            if edge is not None:
-                removed += edge[0]
-                if edge[1] is not None:
-                    gone.append(edge[1])
+            if edge is None:
+                continue
+            ended, rest = edge
+            if tags[number] < 0:
+                removed += ended
+            if rest is not None:
+                gone.append(rest)
+                if tags[number] >= 0:
+                    exits.setdefault(tags[number], []).append(rest)
         if not removed and not gone:
             return base
-        lost = {self._banned_tag: gone} if gone else {}
-        return _merged(base, [], removed, lost, {}, residual)
+        lost = {self._name_tag: gone} if gone else {}
+        return _merged(base, [], removed, lost, exits, residual)
 
     def _correct(self, node: int, residual: Residual) -> Reading:
         """The base's reading, with what it says along the literals replaced."""

@@ -17,9 +17,11 @@ class RecordedHead:
     follow(tag, None) stands for the future after a text that is nowhere known: the answer for
     closing costs, and for masks wherever no second text of the same kind fits into the rest of one
     token. It allows all that follow(tag, text) allows for every text, and a few texts more (equal
-    ones again).
+    ones again). tags: those whose future depends on the text, None: all; of the others
+    follow(tag, None) is the whole truth.
     """
 
     leaf: Leaf
     follow: Callable[[int, bytes | None], Sequence]
     closing: Collection[int] | None = None
+    tags: Collection[int] | None = None

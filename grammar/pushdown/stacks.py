@@ -6,7 +6,6 @@ below.
 """
 
 from collections.abc import Callable, Collection
-from typing import Any
 
 from umbel.grammar.errors import UnsupportedGrammar
 from umbel.grammar.pushdown.costs import Costs
@@ -14,11 +13,14 @@ from umbel.grammar.pushdown.leaves import Leaf
 from umbel.grammar.pushdown.reading import DEAD, Reader
 from umbel.grammar.pushdown.recorded import RecordedHead
 from umbel.grammar.pushdown.restrict import without_tags
-from umbel.grammar.pushdown.rules import UNREACHABLE, Expansion, Head, RuleState, Sequence
+from umbel.grammar.pushdown.rules import UNREACHABLE, Head, RuleState, Sequence
 from umbel.grammar.pushdown.space import ReadingSpace
 
 Thread = tuple[Reader, int, "Follow"]
 Threads = dict[Thread, None]  # an ordered set
+
+# A state's heads with their readers, its calls, and whether some head's text may be empty.
+Bound = tuple[tuple[tuple[Reader, Head | RecordedHead], ...], tuple[Sequence, ...], bool]
 
 _MAX_CLOSURE = 20_000  # stacks passed without reading text: left recursion never ends
 MAX_THREADS = 1_000
@@ -59,43 +61,64 @@ class Follow(dict[int, "Stack"]):
         """Where tags lead whatever the leaf has read: all that any text allows."""
         return self
 
+    def records(self, tag: int) -> bool:
+        """Whether the text that the leaf has read matters to what follows the tag."""
+        return False
+
     def after(self, value: int) -> "Follow":
         """The follow of the thread when the leaf has read one more byte."""
         return self
 
     def after_text(self, text: bytes) -> "Follow":
-        found = self
-        for value in text:
-            found = found.after(value)
-        return found
+        """As `after`, for all of a text."""
+        return self
 
 
 class RecordedFollow(Follow):
     """Where tags lead depends on the text that the leaf has read, which is a part of the thread."""
 
-    __slots__ = ("_later", "_open", "_recorded", "text")
+    __slots__ = ("_family", "_head", "_open", "text")
 
     is_recorded = True
 
     def __init__(
-        self, stacks: "Stacks", below: "Stack", head: RecordedHead, text: bytes, open_: Follow
+        self,
+        stacks: "Stacks",
+        below: "Stack",
+        head: RecordedHead,
+        text: bytes = b"",
+        first: "RecordedFollow | None" = None,
     ) -> None:
         super().__init__(stacks, below, lambda tag: head.follow(tag, text), head.closing)
         self.text = text
-        self._recorded = head
-        self._open = open_
-        self._later: dict[int, RecordedFollow] = {}
+        self._head = head
+        # All follows of the head above `below` by text, and where its tags lead whatever the text.
+        if first is None:
+            self._family: dict[bytes, RecordedFollow] = {}
+            self._open = Follow(stacks, below, lambda tag: head.follow(tag, None), head.closing)
+        else:
+            self._family, self._open = first._family, first._open
+
+    def __missing__(self, tag: int) -> "Stack":
+        return super().__missing__(tag) if self.records(tag) else self._open[tag]
 
     @property
     def open(self) -> Follow:
         return self._open
 
+    def records(self, tag: int) -> bool:
+        tags = self._head.tags
+        return tags is None or tag in tags
+
     def after(self, value: int) -> "RecordedFollow":
-        found = self._later.get(value)
+        return self.after_text(bytes([value]))
+
+    def after_text(self, text: bytes) -> "RecordedFollow":
+        text = self.text + text
+        found = self._family.get(text)
         if found is None:
-            text = self.text + bytes([value])
-            made = RecordedFollow(self._stacks, self._below, self._recorded, text, self._open)
-            found = self._later.setdefault(value, made)
+            made = RecordedFollow(self._stacks, self._below, self._head, text, self)
+            found = self._family.setdefault(text, made)
         return found
 
 
@@ -157,7 +180,7 @@ class Stacks:
         self.costs = Costs(space.leaf_cost)
         self._existence = Costs(space.leaf_exists)
         self._stacks: dict[tuple[RuleState, Stack], Stack] = {}
-        self._expansions: dict[RuleState, tuple[tuple[tuple[Reader, Any], ...], Expansion]] = {}
+        self._expansions: dict[RuleState, Bound] = {}
         self.bottom = Stack(self, None, None)
 
     def __len__(self) -> int:
@@ -181,6 +204,15 @@ class Stacks:
 
     def close(self, stack: Stack) -> tuple[tuple[Thread, ...], bool]:
         """All heads that calls lead to from the top, and those below where states may end."""
+        if stack.state is not None and stack.below is not None:
+            heads, calls, may_be_empty = self._expanded(stack.state)
+            if not calls and not may_be_empty:
+                return tuple(
+                    [
+                        (reader, reader.start, self._follow(stack.below, head))
+                        for reader, head in heads
+                    ]
+                ), False
         threads: Threads = {}
         behind: dict[Stack, None] = {}  # what follows heads that may be empty
         can_end = self._closure_of([stack], threads, behind)
@@ -204,14 +236,14 @@ class Stacks:
                 can_end = True
                 continue
             assert at.below is not None
-            heads, expansion = self._expanded(at.state)
+            heads, calls, _ = self._expanded(at.state)
             for reader, head in heads:
                 follow = self._follow(at.below, head)
                 threads[(reader, reader.start, follow)] = None
                 tag = reader.tag(reader.start)
                 if tag >= 0:
                     behind[follow[tag]] = None
-            for call in expansion.calls:
+            for call in calls:
                 target = self.push(call, at.below)
                 if target not in seen and (call == () or self._exists(call)):
                     seen.add(target)
@@ -224,26 +256,26 @@ class Stacks:
                 )
         return can_end
 
-    def _expanded(
-        self, state: RuleState
-    ) -> tuple[tuple[tuple[Reader, Head | RecordedHead], ...], Expansion]:
+    def _expanded(self, state: RuleState) -> Bound:
         found = self._expansions.get(state)
         if found is None:
             expansion = state.expand()
             bound = []
+            may_be_empty = False
             for head in expansion.heads:
                 is_sure = not self._is_careful or (isinstance(head, Head) and head.is_sure)
                 leaf = head.leaf if is_sure else self._possible(head)
                 if leaf is not None:
-                    bound.append((self.space.reader(leaf), head))
-            found = self._expansions.setdefault(state, (tuple(bound), expansion))
+                    reader = self.space.reader(leaf)
+                    bound.append((reader, head))
+                    may_be_empty = may_be_empty or reader.tag(reader.start) >= 0
+            made = (tuple(bound), expansion.calls, may_be_empty)
+            found = self._expansions.setdefault(state, made)
         return found
 
     def _follow(self, below: Stack, head: Head | RecordedHead) -> Follow:
         if isinstance(head, RecordedHead):
-            record = head
-            opened = Follow(self, below, lambda tag: record.follow(tag, None), head.closing)
-            return RecordedFollow(self, below, head, b"", opened)
+            return RecordedFollow(self, below, head)
         if head.leaf.num_tags > 1:
             return Follow(self, below, head.follow, head.closing)
         target = self.push(head.follow(0), below)

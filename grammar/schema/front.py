@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar, UnsupportedGrammar
 from umbel.grammar.limits import Limits
+from umbel.grammar.pushdown.leaves import Leaf
 from umbel.grammar.pushdown.rules import RuleState
 from umbel.grammar.schema.assertions import read_parts
 from umbel.grammar.schema.digits import NumberStyle
@@ -39,13 +40,14 @@ class SchemaOptions:
 @dataclass(frozen=True, slots=True)
 class SchemaGrammar:
     """start: the state of the whole document. warnings: what is not enforced, each with its
-    place.
+    place. large_leaves: leaves that take milliseconds to be bound to a vocabulary.
     """
 
     start: RuleState
     root: Term
     reader: SchemaReader
     warnings: list[str] = field(default_factory=list)
+    large_leaves: list[Leaf] = field(default_factory=list)
 
 
 def read_schema(
@@ -122,7 +124,8 @@ def _read(
     lowering.check(root)
     reader.algebra.effort.release()
     warnings = [f"not enforced: {message}" for message in ignored.values()]
-    return SchemaGrammar(lowering.state(root), root, reader, [*warnings, *reader.warnings])
+    warnings += reader.warnings
+    return SchemaGrammar(lowering.state(root), root, reader, warnings, lowering.large_leaves)
 
 
 def _reason(reader: SchemaReader, root: Term) -> str:

@@ -31,6 +31,9 @@ _MAX_ALTERNATIVES = (
     500  # atoms of one term that stay: each is a thread of its own while a text may be all of them
 )
 
+_LARGE_LANGUAGE = 32  # states
+_MAX_LARGE_STATES = 1_000  # made beforehand for one schema: about 50 ms
+
 
 @dataclass(slots=True)
 class ValuePlan:
@@ -60,6 +63,8 @@ class Lowering:
         self.style = style
         self.any_order = any_order
         self._plans: dict[Term, ValuePlan] = {}
+        self.large_leaves: list[Leaf] = []  # of large languages: made by `check`, not by a step
+        self._num_large_states = 0
         self.colon = ColonState(self)  # one for all: its key takes long to hash
 
     def state(self, term: Term) -> "ValueState":
@@ -85,6 +90,7 @@ class Lowering:
                     raise
                 where = self.reader.pointer_of(term, exc.keyword)
                 raise UnsupportedGrammar(exc.message, where, keyword=exc.keyword) from exc
+            self._make_large_leaves(plan)
             for inner in plan.children():
                 if inner not in seen:
                     seen.add(inner)
@@ -93,6 +99,14 @@ class Lowering:
             for array in self.plan(term).arrays:
                 if array.distinct is not None:
                     self._check_distinct(term, array.distinct)
+
+    def _make_large_leaves(self, plan: ValuePlan) -> None:
+        """Those of small languages take less than a millisecond when a text gets there."""
+        for texts in plan.shape.strings.atoms:
+            size = 0 if texts.language is None else len(texts.language.table)
+            if size >= _LARGE_LANGUAGE and self._num_large_states + size <= _MAX_LARGE_STATES:
+                self._num_large_states += size
+                self.large_leaves.append(text_leaf(texts))
 
     def _check_distinct(self, term: Term, distinct: Distinct) -> None:
         try:

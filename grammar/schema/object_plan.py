@@ -105,6 +105,9 @@ class ObjectPlan:
         self.ways = ObjectWays(atom, lowering.algebra, self._has)
         self._key_leaves: dict[tuple[int, ...], Leaf] = {}
         self._extra_leaves: dict[frozenset[bytes], list[Leaf]] = {}
+        self._names_leaves: dict[tuple[tuple[int, ...], frozenset[bytes]], Leaf] = {}
+        # Whether undeclared names may be any, and one like another.
+        self.is_open = len(self.kinds) == 1 and self.kinds[0][0] is None
         self._is_prepared = True
 
     def _refined(self) -> Fields:
@@ -310,6 +313,19 @@ class ObjectPlan:
                 for language, _ in self.kinds
             ]
             self._extra_leaves[extras] = found
+        return found
+
+    def names_leaf(self, positions: tuple[int, ...], extras: frozenset[bytes]) -> Leaf:
+        """All names that may come, where undeclared ones may be any: these with tag 0, those of
+        some positions with 1, 2, ... in their order.
+        """
+        key = (positions, extras)
+        found = self._names_leaves.get(key)
+        if found is None:
+            literals = dict(self.banned(extras))
+            literals.update((self.spelled[at], tag) for tag, at in enumerate(positions, 1))
+            found = override_leaf(language_leaf(languages.ANY_TEXT), literals.items())
+            self._names_leaves[key] = found
         return found
 
     def witnesses(self, kind: int, extras: frozenset[bytes]) -> list[str]:

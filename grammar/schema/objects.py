@@ -89,12 +89,22 @@ class KeyState(RuleState):
         positions = tuple(plan.candidates(progress))
         if not plan.is_simple:
             positions = tuple(index for index in positions if self._declared(index))
+        free = [
+            kind
+            for kind in range(len(plan.kinds))
+            if plan.has_free_name(kind, progress.extras) and self._extra(kind, None)
+        ]
+        if positions and free and plan.is_open:
+            # One leaf for all names, declared or not: one thread, and rows as without declarations.
+            leaf = plan.names_leaf(positions, progress.extras)
+            yield RecordedHead(leaf, _Name(self, positions), tags=(0,))
+            return
         if positions:
             leaf = plan.key_leaf(positions)
             yield Head(leaf, lambda tag: self._then(self._declared(positions[tag])))
-        for kind, leaf in enumerate(plan.extra_leaves(progress.extras) if plan.kinds else ()):
-            if plan.has_free_name(kind, progress.extras) and self._extra(kind, None):
-                yield RecordedHead(leaf, self._extra_follow(kind))
+        for kind in free:
+            leaf = plan.extra_leaves(progress.extras)[kind]
+            yield RecordedHead(leaf, self._extra_follow(kind))
 
     def _declared(self, index: int) -> list[tuple[Term, Progress]]:
         """The ways to go on after a declared name."""
@@ -200,6 +210,20 @@ class _Extra:
 
     def __call__(self, tag: int, text: bytes | None) -> Sequence:
         return self._keys._then(self._keys._extra(self._kind, text))  # one component
+
+
+class _Name:
+    """What follows a name: tag 0 is an undeclared one, 1 + k the k-th of some positions."""
+
+    __slots__ = ("_keys", "_positions")
+
+    def __init__(self, keys: KeyState, positions: tuple[int, ...]) -> None:
+        self._keys, self._positions = keys, positions
+
+    def __call__(self, tag: int, text: bytes | None) -> Sequence:
+        keys = self._keys  # one component
+        ways = keys._extra(0, text) if tag == 0 else keys._declared(self._positions[tag - 1])
+        return keys._then(ways)
 
 
 class ColonState(RuleState):
