@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from umbel.runtime.errors import EngineError
+from umbel.runtime.constraints import failure_while_running
+from umbel.runtime.errors import UmbelError
 from umbel.runtime.outputs import TokenLogprob
 from umbel.runtime.sampler import Sampled, SamplingRow
 from umbel.runtime.step import Sample, Scored, StepPlan
@@ -83,16 +84,14 @@ class TokenChooser:
             banned_ids=banned,
         )
 
-    def _fill_mask(self, sample: Sample, mask_row: int) -> EngineError | None:
+    def _fill_mask(self, sample: Sample, mask_row: int) -> UmbelError | None:
         """A fault of one constraint is the answer of its own request."""
         request, matcher = sample.request, sample.matcher
         assert matcher is not None
         try:
             matcher.fill_mask(self._masks[mask_row], budget=request.num_left - sample.offset)
         except Exception as exc:
-            error = EngineError(f"the constraint of request {request.request_id} failed: {exc!r}")
-            error.__cause__ = exc
-            return error
+            return failure_while_running(exc, request.params, request.request_id)
         return None
 
     def _reserve(self, num_masks: int) -> None:

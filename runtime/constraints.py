@@ -296,6 +296,19 @@ def _translated(exc: Exception, kind: str) -> UmbelError:
     return error
 
 
+def failure_while_running(exc: Exception, params: SamplingParams, request_id: object) -> UmbelError:
+    """The answer to a request whose constraint raised after it was compiled: for a limit of the
+    grammar machine that its text ran into `UnsupportedConstraint`, else `EngineError`.
+    """
+    if isinstance(exc, UmbelError):
+        return exc
+    if isinstance(exc, GrammarError):
+        return _translated(exc, params.constraint_kind or "constraint")
+    error = EngineError(f"the constraint of request {request_id} failed: {exc!r}")
+    error.__cause__ = exc
+    return error
+
+
 def _without_frames(exc: GrammarError) -> GrammarError:
     """The error as a value to keep: its frames would keep the compiler's tables alive."""
     exc.__cause__ = exc.__context__ = None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from umbel.radix_cache.plan import CutCost
 from umbel.radix_cache.tree import RadixCache
 from umbel.runtime.config import EngineConfig
+from umbel.runtime.constraints import failure_while_running
 from umbel.runtime.errors import EngineError, InvalidRequest, RequestCancelled, UmbelError
 from umbel.runtime.outputs import TokenLogprob
 from umbel.runtime.request import Request, Update
@@ -357,8 +358,4 @@ def _own(error: UmbelError) -> UmbelError:
 
 
 def _as_error(exc: Exception, request: Request) -> UmbelError:
-    if isinstance(exc, UmbelError):
-        return exc
-    error = EngineError(f"the constraint of request {request.request_id} failed: {exc!r}")
-    error.__cause__ = exc
-    return error
+    return failure_while_running(exc, request.params, request.request_id)

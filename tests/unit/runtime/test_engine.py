@@ -17,7 +17,7 @@ from unit.runtime.simulated_engine import (
 )
 from unit.runtime.simulation import EOS_ID, logprob_of, state_of
 
-from umbel.grammar import GrammarError
+from umbel.grammar import GrammarError, UnsupportedGrammar
 from umbel.radix_cache.tree import RadixCache
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.errors import (
@@ -29,6 +29,7 @@ from umbel.runtime.errors import (
     QueueFull,
     RequestCancelled,
     UmbelError,
+    UnsupportedConstraint,
 )
 from umbel.runtime.outputs import Chunk, FinishReason, Result, Score
 from umbel.runtime.params import SamplingParams
@@ -446,28 +447,29 @@ def test_a_step_that_raises_ends_its_requests_and_the_engine_goes_on() -> None:
 class BrokenMatcher:
     """Fails in the middle of an output."""
 
-    def __init__(self, fails_in: str) -> None:
+    def __init__(self, fails_in: str, fault: Exception | None = None) -> None:
         self.fails_in = fails_in
+        self.fault = fault or ZeroDivisionError("a bug in the constraint")
         self.finished = False
 
     def fill_mask(self, row: Any, *, budget: int | None = None) -> None:
         row.fill(0xFFFFFFFF)
         if self.fails_in == "fill_mask":
-            raise ZeroDivisionError("a bug in the constraint")
+            raise self.fault
 
     def advance(self, token_id: int) -> bool:
         if self.fails_in == "advance":
-            raise ZeroDivisionError("a bug in the constraint")
+            raise self.fault
         return self.fails_in != "refuse"
 
     def forced(self, *, budget: int | None = None) -> list[int]:
         if self.fails_in == "forced":
-            raise ZeroDivisionError("a bug in the constraint")
+            raise self.fault
         return []
 
     def start(self) -> "BrokenMatcher":
         if self.fails_in == "start":
-            raise ZeroDivisionError("a bug in the constraint")
+            raise self.fault
         return self
 
 
@@ -484,6 +486,21 @@ def test_a_broken_constraint_fails_its_own_request_only(fails_in: str) -> None:
 
     assert isinstance(last.error, EngineError)
     assert list(completion.token_ids) == expected_tokens(PROMPT, 5)
+
+
+@pytest.mark.parametrize("fails_in", ["forced", "fill_mask", "advance"])
+def test_a_limit_that_a_text_runs_into_is_the_fault_of_its_request(fails_in: str) -> None:
+    """As far as a grammar can be checked it is when it is compiled; ambiguity shows in the text."""
+    limit = UnsupportedGrammar("the text can be read in more than 1000 ways at once")
+    ambiguous = Listener()
+    compilers = {"lark": lambda source, vocabulary: BrokenMatcher(fails_in, limit)}
+    with rig(compilers=compilers) as made:
+        made.engine.submit(PROMPT, SamplingParams(lark="x"), ambiguous)
+        last = ambiguous.wait()
+        made.check_nothing_is_held()
+
+    assert isinstance(last.error, UnsupportedConstraint)
+    assert "lark: the text can be read in more than 1000 ways" in str(last.error)
 
 
 def test_more_requests_than_the_queue_takes_are_refused() -> None:
