@@ -27,6 +27,16 @@ _SCHEMAS: tuple[object, ...] = (
     {"properties": {"d": {"type": "string", "minLength": 1, "maxLength": 40}}},
     {"properties": {"f": {"type": "string", "minLength": 1}, "a": {"items": {"anyOf": [{}]}}}},
 )
+# The bounds that schemas have most: each is an automaton of its own.
+_BOUNDS: tuple[dict[str, int], ...] = (
+    {},
+    {"minimum": 0},
+    {"minimum": 1},
+    {"exclusiveMinimum": 0},
+    {"minimum": 0, "maximum": 1},
+    {"minimum": 0, "maximum": 100},
+)
+_NUMBERS = tuple({"type": kind, **bound} for kind in ("integer", "number") for bound in _BOUNDS)
 _DEFAULTS = Limits()
 
 
@@ -45,7 +55,7 @@ def warm_up_steps(
     for callers who want to do other things in between.
     """
     yield partial(getattr, vocabulary, "compound_atoms")
-    for schema in _SCHEMAS:
+    for schema in (*_SCHEMAS, *_NUMBERS):
         yield partial(_read_example, schema, vocabulary)
     yield partial(_read_terminals, vocabulary)
     yield from format_steps(limits)
