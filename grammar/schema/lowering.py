@@ -14,6 +14,7 @@ from umbel.grammar.pushdown.rules import (
     Sequence,
     sequence_cost,
 )
+from umbel.grammar.regex.chardfa import CharDfa
 from umbel.grammar.schema.arrays import ArrayPlan
 from umbel.grammar.schema.completions import Distinct
 from umbel.grammar.schema.digits import NumberStyle, check_interval, number_leaf
@@ -32,7 +33,7 @@ _MAX_ALTERNATIVES = (
 )
 
 _LARGE_LANGUAGE = 32  # states
-_MAX_LARGE_STATES = 1_000  # made beforehand for one schema: about 50 ms
+_MAX_LARGE_STATES = 1_500  # made beforehand for one schema: about 100 ms
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class Lowering:
         self.any_order = any_order
         self._plans: dict[Term, ValuePlan] = {}
         self.large_leaves: list[Leaf] = []  # of large languages: made by `check`, not by a step
-        self._num_large_states = 0
+        self._large_languages: dict[CharDfa, int] = {}  # states
         self.colon = ColonState(self)  # one for all: its key takes long to hash
 
     def state(self, term: Term) -> "ValueState":
@@ -103,9 +104,11 @@ class Lowering:
     def _make_large_leaves(self, plan: ValuePlan) -> None:
         """Those of small languages take less than a millisecond when a text gets there."""
         for texts in plan.shape.strings.atoms:
-            size = 0 if texts.language is None else len(texts.language.table)
-            if size >= _LARGE_LANGUAGE and self._num_large_states + size <= _MAX_LARGE_STATES:
-                self._num_large_states += size
+            language, known = texts.language, self._large_languages
+            if language is None or language in known or len(language.table) < _LARGE_LANGUAGE:
+                continue
+            if sum(known.values()) + len(language.table) <= _MAX_LARGE_STATES:
+                known[language] = len(language.table)
                 self.large_leaves.append(text_leaf(texts))
 
     def _check_distinct(self, term: Term, distinct: Distinct) -> None:
