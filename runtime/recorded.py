@@ -1,8 +1,8 @@
 """The layers of a decoder as one native program, for steps with few rows. Used by the runner.
 
 Recording runs the decoder's own code once, with as many rows as a program may have. What torch
-computes meanwhile would be missing in the program: a model that has such a layer is found out by
-computing three rows both ways, and runs as usual.
+computes meanwhile would be missing in the program, and its results are gone when the program runs:
+a model that has such a layer runs as usual. The others compute three rows both ways, to be sure.
 """
 
 import logging
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from umbel.kernels.attention import AttentionStep
 from umbel.kernels.attention_parts import KeyStretch, QueryRun
@@ -44,7 +45,7 @@ def record_layers(model: Decoder, cache: KVCache) -> "RecordedLayers | None":
     if group > MAX_TASK_QUERIES or model.config.head_dim % 32:
         return None  # attention is not native
     layers = RecordedLayers(model, cache, max_rows)
-    if not _computes_the_same(layers, model, cache):
+    if not layers.is_whole or not _computes_the_same(layers, model, cache):
         logger.debug("the layers are not recorded: not all of them are native")
         return None
     return layers
@@ -65,8 +66,26 @@ def _computes_the_same(layers: "RecordedLayers", model: Decoder, cache: KVCache)
         return torch.equal(x, plain[0]) and torch.equal(out, plain[1])
 
 
+class _TorchWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes whether torch computes anything, apart from views and memory without content."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.has_computed = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch's documented flag: else the compiler is imported, which takes seconds
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_empty = func is torch.ops.aten.empty.memory_format
+        self.has_computed |= not (func.is_view or is_empty)
+        return func(*args, **(kwargs or {}))
+
+
 class RecordedLayers:
-    """`run` is `Decoder.layers` for at most `max_rows` rows."""
+    """`run` is `Decoder.layers` for at most `max_rows` rows, if `is_whole`: else torch computed
+    something on the way, which the program does not have, and it must not run."""
 
     def __init__(self, model: Decoder, cache: KVCache, max_rows: int) -> None:
         self.max_rows = max_rows
@@ -78,8 +97,9 @@ class RecordedLayers:
             for _ in range(model.num_rotations)
         ]
         self._context = _RecordingContext(recorder, cache)
-        with torch.inference_mode(), recording(recorder):
+        with torch.inference_mode(), recording(recorder), _TorchWatch() as watch:
             _, self._out = model.layers(self._x, self._rotations, self._context)
+        self.is_whole = not watch.has_computed
         self._program = Program(recorder)
         self._kinds = [
             _Kind(*key, members, self._program.args)
