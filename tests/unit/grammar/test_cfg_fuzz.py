@@ -18,7 +18,7 @@ from umbel.grammar import (
 )
 
 SMALL = Limits(max_nodes=2000, max_states=4000, max_work=100_000, max_value_depth=1)
-SECONDS = 10.0  # far more than any of these needs, also on a busy machine
+SECONDS = 10.0  # of the processor: far more than any of these needs, and no matter who else works
 LARK_PIECES = [
     *' \n|()[]{}*+?~:.,&@!<>"/\\%#-=',
     *("start: ", "a", "B", "a: ", "B.2: ", "\nstart: ", "\na: ", "\nB: "),
@@ -54,10 +54,10 @@ def use(constraint: Constraint) -> None:
 
 
 def check_lark(text: str) -> None:
-    before = time.monotonic()
+    before = time.process_time()
     with suppress(GrammarError):
         use(compile_lark(text, byte_vocabulary(), limits=SMALL))
-    assert time.monotonic() - before < SECONDS
+    assert time.process_time() - before < SECONDS
 
 
 quick = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -79,11 +79,11 @@ def test_a_damaged_lark_grammar_compiles_or_raises(at: int, length: int, piece: 
 @quick
 @given(st.lists(st.sampled_from(GBNF_PIECES), max_size=16).map("".join) | st.text(max_size=30))
 def test_any_gbnf_text_compiles_or_raises(text: str) -> None:
-    before = time.monotonic()
+    before = time.process_time()
     for candidate in (text, "root ::= " + text):
         with suppress(GrammarError):
             use(compile_gbnf(candidate, byte_vocabulary(), limits=SMALL))
-    assert time.monotonic() - before < SECONDS
+    assert time.process_time() - before < SECONDS
 
 
 values = st.recursive(
