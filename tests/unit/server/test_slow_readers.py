@@ -20,7 +20,9 @@ def small_socket() -> socket.socket:
 
 
 def test_a_client_that_never_reads_is_disconnected_and_its_request_ends() -> None:
-    body = json.dumps({"prompt": "a", "max_tokens": 3000, "stream": True}).encode()
+    # Log-probabilities: much to send for every token, also when one event has many tokens.
+    asked = {"prompt": "a", "max_tokens": 3000, "stream": True, "logprobs": 5}
+    body = json.dumps(asked).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n"
     is_ready = threading.Event()
     with server(ServerSettings(write_timeout_s=0.05)) as rig, small_socket() as listening:
@@ -36,8 +38,12 @@ def test_a_client_that_never_reads_is_disconnected_and_its_request_ends() -> Non
             with small_socket() as client:
                 client.connect(listening.getsockname())
                 client.sendall(head.encode() + body)
-                while b"umbel_write_timeouts_total 1.0" not in rig.app.service.metrics.render():
+                for _ in range(3000):
+                    if b"umbel_write_timeouts_total 1.0" in rig.app.service.metrics.render():
+                        break
                     threading.Event().wait(0.01)
+                else:
+                    raise AssertionError("the client was not disconnected within 30 s")
                 with suppress(ConnectionResetError):
                     client.settimeout(30)
                     while client.recv(1 << 16):  # what was on its way, then the end
