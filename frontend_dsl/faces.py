@@ -208,7 +208,7 @@ class Runnable:
         """`run_batch` for a coroutine."""
         _check_in_flight(max_in_flight)
         inbox = AsyncInbox()
-        driver = Driver(engine, inbox.post)
+        driver = _async_driver(engine, inbox)
         batch = _Batch(self, driver, items, on_done)
         session = run_many(driver, batch.executions(), max_in_flight, batch.note)
         async with aclosing(drive_async(driver, inbox, session)) as events:
@@ -238,7 +238,7 @@ class Runnable:
         into: list[Execution],
     ) -> AsyncGenerator[Event, None]:
         inbox = AsyncInbox()
-        driver = Driver(engine, inbox.post)
+        driver = _async_driver(engine, inbox)
         execution = self.execution(driver, arguments, keep_events=keep_events)
         into.append(execution)
         return drive_async(driver, inbox, run_one(driver, execution))
@@ -275,6 +275,15 @@ class _Batch:
 
     def states(self) -> list[State]:
         return self._states
+
+
+def _async_driver(engine: Client, inbox: AsyncInbox) -> Driver:
+    if isinstance(engine, Connection):
+        raise InvalidRequest(
+            "a connection has no asynchronous calls: use run, stream or run_batch, in a coroutine "
+            "by asyncio.to_thread(program.run, connection, ...)"
+        )
+    return Driver(engine, inbox.post)
 
 
 def _check_in_flight(max_in_flight: object) -> None:

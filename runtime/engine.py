@@ -5,7 +5,6 @@ everything below `step` belongs to the engine's thread.
 """
 
 import atexit
-import gc
 import itertools
 import logging
 import threading
@@ -18,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from umbel.kernels.native.threads import call_apart, use_threads
+from umbel.kernels.native.threads import use_threads
 from umbel.radix_cache.tree import Namespace, NodeView, RadixCache
 from umbel.runtime import generation
 from umbel.runtime.choosing import TokenChooser
@@ -35,7 +34,7 @@ from umbel.runtime.inbox import Inbox
 from umbel.runtime.output_text import output_text_of
 from umbel.runtime.outputs import Chunk, Result, Score
 from umbel.runtime.params import SamplingParams, make_params
-from umbel.runtime.parts import EngineParts, load_parts, make_config, make_pacer
+from umbel.runtime.parts import EngineParts, load_apart, make_config, make_pacer
 from umbel.runtime.request import Update
 from umbel.runtime.roofline.gauge import Gauge, Reading
 from umbel.runtime.roofline.times import StepTimes
@@ -67,13 +66,7 @@ class Engine:
         self, model: str | None = None, config: EngineConfig | None = None, **options: Any
     ) -> None:
         config = make_config(model, config, options)
-        # Apart: the workers of the thread that loads would be one thread too many for the cores.
-        parts = call_apart(partial(load_parts, config))
-        # What was loaded stays: a full collection in the middle of a step took 0.2 s with it, and
-        # takes next to nothing without.
-        gc.collect()
-        gc.freeze()
-        self._set_up(parts, config)
+        self._set_up(load_apart(config), config)
 
     @classmethod
     def from_parts(cls, parts: EngineParts, config: EngineConfig | None = None) -> "Engine":

@@ -18,6 +18,7 @@ from umbel.frontend_dsl import (
     TextDelta,
     VariableDone,
     VariableFailed,
+    connect,
     gen,
     program,
     select,
@@ -298,6 +299,23 @@ def test_cancelling_the_task_cancels_the_calls(face: str) -> None:
     assert all(call.is_cancelled for call in client.calls)
     for call in client.open_calls:  # the loop is closed: late events must not raise into the engine
         client.step(call)
+
+
+@pytest.mark.parametrize("face", ["arun", "astream", "arun_batch"])
+def test_async_faces_refuse_a_connection_and_say_what_to_use(face: str) -> None:
+    connection: Any = connect("http://127.0.0.1:9")
+
+    async def use() -> None:
+        if face == "arun":
+            await describe.arun(connection)
+        elif face == "arun_batch":
+            await describe.arun_batch(connection, [{}])
+        else:
+            async for _ in describe.astream(connection):
+                pass
+
+    with pytest.raises(InvalidRequest, match="to_thread"):
+        asyncio.run(use())
 
 
 def test_a_sync_run_inside_a_thread_of_its_own_works() -> None:
