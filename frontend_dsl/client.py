@@ -55,3 +55,8 @@ class Client(Protocol):
         listener: Callable[[Score | UmbelError], None],
     ) -> CallHandle:
         """Log-probabilities of `continuation_ids` after `token_ids` (not empty)."""
+
+    def pin(self, token_ids: Sequence[int]) -> CallHandle:
+        """Keep what was computed of `token_ids` for calls to come, until the handle is cancelled.
+        Only a hint: the engine may give it up, and one that cannot do it does nothing.
+        """

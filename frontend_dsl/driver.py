@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol
 
+from umbel.frontend_dsl.keeping import Keeper
 from umbel.frontend_dsl.pending import EngineEvent, PendingCall, Ticket
 from umbel.runtime.errors import EngineError, InvalidRequest, UmbelError
 from umbel.runtime.outputs import Chunk
@@ -36,11 +37,16 @@ _ENCODED_TEXTS = 1024  # texts kept: the instances of a batch repeat their const
 
 
 class Driver:
-    """One per `run`, `run_batch` or `stream`; `post` takes deliveries from the engine's thread."""
+    """One per `run`, `run_batch` or `stream`; `post` takes deliveries from the engine's thread.
+    `is_batch`: the executions are instances of one program, whose prefixes are worth keeping.
+    """
 
-    def __init__(self, client: "Client", post: Callable[[Delivery], None]) -> None:
+    def __init__(
+        self, client: "Client", post: Callable[[Delivery], None], *, is_batch: bool = False
+    ) -> None:
         self.client = client
         self.is_closed = False
+        self.keeper = Keeper(client, is_batch=is_batch)
         self.encode = lru_cache(_ENCODED_TEXTS)(self._encode)
         self._post = post
         self._thread_id = threading.get_ident()
@@ -73,7 +79,8 @@ class Driver:
             elif self._ready:
                 self._submit_ready()
             else:
-                return
+                break
+        self.keeper.settle()
 
     def feed(self, deliveries: Iterable[Delivery]) -> None:
         """Hand events to their calls; those nobody waits for any more are dropped."""
@@ -102,6 +109,7 @@ class Driver:
         for execution in list(self._live):
             execution.abandon(error)
         self._live.clear()
+        self.keeper.close()
 
     # Called by branches, calls and executions.
 

@@ -75,6 +75,8 @@ class Execution:
         self.error: ProgramError | None = None
         self.fatal: BaseException | None = None
         self.result: object = None
+        # Set by who knows the rest of the program: whether calls may still come on a branch.
+        self.may_go_on: Callable[[Branch], bool] | None = None
         self.branches: list[Branch] = []
         self.root = self.new_branch(None, "root")
         self._file = file
@@ -350,4 +352,5 @@ class Execution:
 
     def _end(self) -> None:
         self.is_over = True
+        self.driver.keeper.forget(self)
         self._driver = None  # a state that is kept must not keep the engine

@@ -138,7 +138,7 @@ class Runnable:
                 on_done(index, state)  # type: ignore[misc]  # it is not None
             return states
         inbox = Inbox()
-        driver = Driver(engine, inbox.post)
+        driver = Driver(engine, inbox.post, is_batch=self.keeps_shared)
         batch = _Batch(self, driver, items, on_done)
         session = run_many(driver, batch.executions(), max_in_flight, batch.note)
         for _ in drive(driver, inbox, session):
@@ -157,6 +157,7 @@ class Runnable:
             self.identity,
             lambda driver, item: self.execution(driver, item, keep_events=False),
             self.sort_key(),
+            keeps_shared=self.keeps_shared,
             max_in_flight=max_in_flight,
             window=max(options.get("window", 2048), 1),
             retries=options.get("retries", 2),
@@ -170,6 +171,11 @@ class Runnable:
             source=options.get("source"),
             redo_errors=options.get("redo_errors", False),
         )
+
+    @property
+    def keeps_shared(self) -> bool:
+        """Whether a batch pins what its instances share (pass "hoist")."""
+        return True
 
     @property
     def identity(self) -> str:
@@ -208,7 +214,7 @@ class Runnable:
         """`run_batch` for a coroutine."""
         _check_in_flight(max_in_flight)
         inbox = AsyncInbox()
-        driver = _async_driver(engine, inbox)
+        driver = _async_driver(engine, inbox, is_batch=self.keeps_shared)
         batch = _Batch(self, driver, items, on_done)
         session = run_many(driver, batch.executions(), max_in_flight, batch.note)
         async with aclosing(drive_async(driver, inbox, session)) as events:
@@ -277,13 +283,13 @@ class _Batch:
         return self._states
 
 
-def _async_driver(engine: Client, inbox: AsyncInbox) -> Driver:
+def _async_driver(engine: Client, inbox: AsyncInbox, *, is_batch: bool = False) -> Driver:
     if isinstance(engine, Connection):
         raise InvalidRequest(
             "a connection has no asynchronous calls: use run, stream or run_batch, in a coroutine "
             "by asyncio.to_thread(program.run, connection, ...)"
         )
-    return Driver(engine, inbox.post)
+    return Driver(engine, inbox.post, is_batch=is_batch)
 
 
 def _check_in_flight(max_in_flight: object) -> None:

@@ -33,6 +33,7 @@ class GenCall(PendingCall):
 
     def submit(self, driver: Driver) -> None:
         context = context_of(self.branch)
+        driver.keeper.submitted(self, context)
         self._send(driver, None, lambda ticket: driver.client.submit(context, self.params, ticket))
 
     def on_event(self, ticket: Ticket, event: Chunk) -> None:
@@ -86,6 +87,7 @@ class SelectCall(PendingCall):
         self._choice_ids = [list(driver.encode(choice, False)) for choice in self._select.choices]
         self._refuse_equal_tokens()
         context = context_of(self.branch)
+        driver.keeper.submitted(self, context)
         for idx, token_ids in enumerate(self._choice_ids):
             self._send_score(driver, _ScoreKey("choice", idx), context, token_ids)
         if self._select.method == "unconditional_normalized":

@@ -76,6 +76,10 @@ class GraphProgram(Runnable):
         return Sendable(self.graph, arguments, deadline_s=self._limits.deadline_s)
 
     @property
+    def keeps_shared(self) -> bool:
+        return "hoist" in self.graph.passes
+
+    @property
     def identity(self) -> str:
         """Name and content hash."""
         return f"{self.name}-{content_hash(self.graph)}"

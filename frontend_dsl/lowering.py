@@ -20,6 +20,7 @@ from umbel.frontend_dsl.graph.values import NoValue
 from umbel.frontend_dsl.graph_values import GraphValues
 from umbel.frontend_dsl.operations import AppendText, AppendTokens, CloseRole, ForkPoint, Mark
 from umbel.frontend_dsl.operations import OpenRole as OpenRoleOperation
+from umbel.frontend_dsl.passes.keep import NAME as KEEP
 from umbel.frontend_dsl.pending import PendingCall
 from umbel.frontend_dsl.state import append_call
 from umbel.frontend_dsl.tools import Tool, ToolCall
@@ -115,6 +116,8 @@ class GraphRun:
         self._touched: dict[int, tuple[AnyNode, tuple[str, ...]]] = {}
 
     def start(self) -> None:
+        if KEEP in self._graph.passes:
+            self.execution.may_go_on = self._may_go_on
         for item in self._items(self._graph.body, ()):
             for name in item.lanes:
                 self._lane(name).items.append(item)
@@ -160,7 +163,13 @@ class GraphRun:
             else:
                 return has_moved
             has_moved = True
+        if has_moved and lane.branch is not None:
+            self.execution.driver.keeper.changed(lane.branch)
         return has_moved
+
+    def _may_go_on(self, branch: Branch) -> bool:
+        lane = self._lanes.get(branch.path if self._graph.is_parallel else _ALL)
+        return lane is not None and bool(lane.items)
 
     def decide(self, item: Item) -> None:
         """Choose the arm if the subject is there."""

@@ -105,6 +105,7 @@ class ForkPoint:
             child.messages = branch.messages
             child.open_message = branch.open_message
             child.is_started = True
+            branch.execution.driver.keeper.changed(child)
             # Not advanced here: a chain of forks would recurse as deep as it is long.
             branch.execution.driver.advance_later(child)
 

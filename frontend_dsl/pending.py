@@ -57,6 +57,7 @@ class PendingCall(Signal):
         self.record: CallRecord | None = None  # there when the call is set
         self.recorded: PendingCall | None = None  # the same call of an earlier attempt, done
         self.rank = 0
+        self.number = 0  # set by the driver's `Keeper`
         self.text_token_ids: tuple[int, ...] = ()
         self.retries: list[str] = []  # why it was sent again, each time
         self._description = description
@@ -147,6 +148,7 @@ class PendingCall(Signal):
         self.text_token_ids = token_ids
         self.value = record.text
         self.record = record
+        branch.execution.driver.keeper.ended(self)
         branch.execution.emit_end(VariableDone(branch.path, self.name, record.text, record))
         self.set()
 

@@ -157,6 +157,10 @@ class Program(Runnable):
         return self._compiler.explain()
 
     @property
+    def keeps_shared(self) -> bool:
+        return "hoist" in self.passes
+
+    @property
     def identity(self) -> str:
         """Name, and a digest of the function's source and the defaults."""
         try:

@@ -64,6 +64,11 @@ class RemoteCall:
             listener(event)
 
 
+class _NoPin:
+    def cancel(self) -> None:
+        pass
+
+
 class Remote:
     """A server as an engine for programs; close it when done.
 
@@ -163,6 +168,10 @@ class Remote:
         call = RemoteCall(listener, read, lambda error: error)
         options = {"max_tokens": 0, "echo": True, "logprobs": 1, "temperature": 0.0}
         return self._send(call, [*token_ids, *continuation_ids], options)
+
+    def pin(self, token_ids: Sequence[int]) -> "_NoPin":
+        """Nothing: what a server caches is its own affair."""
+        return _NoPin()
 
     def _send(
         self, call: RemoteCall, prompt: Sequence[int], options: Mapping[str, Any]

@@ -269,6 +269,12 @@ class Lease:
             )
 
 
+def lease_known(forest: Forest, root: Node, tokens: Sequence[int]) -> Lease:
+    """A lease on what the tree below `root` has of `tokens`, pending ones included."""
+    node, num_known = _walk(root, 0, tokens, 0, len(tokens))
+    return Lease(forest, node, num_known)
+
+
 def match(root: Node, tokens: Sequence[int]) -> int:
     """How many of `tokens` the tree below `root` has."""
     return _walk(root, 0, tokens, 0, len(tokens))[1]

@@ -9,8 +9,16 @@ from dataclasses import dataclass
 
 from umbel.radix_cache.check import RadixInvariantError, check_forest
 from umbel.radix_cache.forest import Forest
-from umbel.radix_cache.lease import AppendOutcome, AppendResult, BlockCopy, Lease, match
+from umbel.radix_cache.lease import (
+    AppendOutcome,
+    AppendResult,
+    BlockCopy,
+    Lease,
+    lease_known,
+    match,
+)
 from umbel.radix_cache.node import Namespace, TokenKind
+from umbel.radix_cache.pins import Pins
 
 __all__ = [
     "AppendOutcome",
@@ -51,11 +59,13 @@ class CacheStats:
     num_nodes: int
     num_namespaces: int
     num_pins: int
+    num_pinned_tokens: int  # tokens of their paths, those that share counted each
     total_hit_tokens: int  # passed by advance()
     total_new_tokens: int  # appended
     total_copies: int
     total_evicted_blocks: int
     total_refused: int  # appends that ended in NO_BLOCKS
+    total_dropped_pins: int  # given up for others
 
 
 class RadixCache:
@@ -67,7 +77,7 @@ class RadixCache:
 
     def __init__(self, num_blocks: int, block_size: int, *, enable_reuse: bool = True) -> None:
         self._forest = Forest(num_blocks, block_size, enable_reuse=enable_reuse)
-        self._pins: dict[Lease, float] = {}  # lease of ours -> time when it ends, in seconds
+        self._pins = Pins()
 
     @property
     def num_blocks(self) -> int:
@@ -125,40 +135,42 @@ class RadixCache:
         """Forget every token that nobody leases or pins; returns the number of freed blocks."""
         return self._forest.clear()
 
-    def pin(self, lease: Lease, until_s: float, now_s: float) -> None:
-        """Keep the path of `lease` until `until_s` on the caller's clock, even after its release.
+    def pin(self, pin_id: int, tokens: Sequence[int], namespace: Namespace) -> int:
+        """Keep what the tree has of `tokens` from the start on, until `unpin(pin_id)`; returns how
+        many tokens that are.
 
         Pending tokens are left out: a pin computes nothing, so it must not be what keeps them. A
-        second pin of a path prolongs the first, and never shortens it. Pins end in `expire_pins`
-        only; a caller in need of blocks may end them all with `expire_pins(math.inf)`.
+        pin is dropped when the caller needs its blocks (`drop_pin`), or when there are `MAX_PINS`.
         """
-        pinned = lease.fork()
-        pinned.truncate(lease.num_tokens - lease.num_pending)
-        node = pinned.node
-        assert node is not None
-        for other in node.leases & self._pins.keys():
-            if other.num_tokens == pinned.num_tokens:
-                self._pins[other] = max(until_s, self._pins[other])
-                break
-        else:
-            if until_s > now_s and pinned.num_tokens > 0:
-                self._pins[pinned] = until_s
-                return
-        pinned.release()
-
-    def expire_pins(self, now_s: float) -> int:
-        """End the pins whose time has come; returns how many."""
-        expired = [lease for lease, until_s in self._pins.items() if until_s <= now_s]
-        for lease in expired:
-            del self._pins[lease]
+        root = self._forest.roots.get(namespace)
+        if root is None or not self._forest.enable_reuse:
+            return 0
+        lease = lease_known(self._forest, root, tokens)
+        lease.truncate(lease.num_tokens - lease.num_pending)
+        if lease.num_tokens == 0 or lease.node is None:
             lease.release()
-        return len(expired)
+            return 0
+        self._forest.settle(lease.node)  # what stands after the path can be evicted
+        self._pins.add(pin_id, lease)
+        return lease.num_tokens
+
+    def unpin(self, pin_id: int) -> None:
+        """End a pin; nothing happens if it was dropped."""
+        self._pins.remove(pin_id)
+
+    def drop_pin(self) -> bool:
+        """Give up the pin of the longest path, so that its blocks can be evicted; False if there is
+        none.
+        """
+        return self._pins.drop()
+
+    def unpin_all(self) -> None:
+        self._pins.clear()
 
     def check(self) -> None:
         """Raises RadixInvariantError naming the first broken invariant. O(size of the trees)."""
-        for lease in self._pins:
-            if lease.node is None or lease not in lease.node.leases:
-                raise RadixInvariantError("a pin does not hold its path")
+        if not self._pins.all_hold():
+            raise RadixInvariantError("a pin does not hold its path")
         check_forest(self._forest)
 
     def stats(self) -> CacheStats:
@@ -171,11 +183,13 @@ class RadixCache:
             num_nodes=forest.num_nodes,
             num_namespaces=len(forest.roots),
             num_pins=len(self._pins),
+            num_pinned_tokens=self._pins.num_tokens,
             total_hit_tokens=forest.total_hit_tokens,
             total_new_tokens=forest.total_new_tokens,
             total_copies=forest.total_copies,
             total_evicted_blocks=forest.total_evicted_blocks,
             total_refused=forest.total_refused,
+            total_dropped_pins=self._pins.total_dropped,
         )
 
     def snapshot(self) -> list[NodeView]:

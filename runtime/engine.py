@@ -312,6 +312,14 @@ class Engine:
             [Flight(request, time.perf_counter(), on_score=listener)], request.params
         )
 
+    def pin(self, token_ids: Sequence[int], *, tenant: str | None = None) -> CallHandle:
+        """Keep the KV that is there of `token_ids` for calls to come: until the handle is
+        cancelled, or others need the room (see docs/scheduling.md). Computes nothing.
+        """
+        pin_id, tokens = next(self._ids), list(token_ids)
+        self._put_if_open(partial(self._cache.pin, pin_id, tokens, self._namespace(tenant)))
+        return CallHandle(partial(self._put_if_open, partial(self._cache.unpin, pin_id)))
+
     def _namespace(self, tenant: str | None) -> Namespace:
         return (
             self._parts.namespace
@@ -335,7 +343,7 @@ class Engine:
     def _on_compiled(self, flights: Sequence[Flight], future: "Future[Constraint]") -> None:
         self._put_if_open(partial(self._take_constraint, flights, future))
 
-    def _put_if_open(self, command: Callable[[], None]) -> None:
+    def _put_if_open(self, command: Callable[[], object]) -> None:
         with suppress(EngineClosed):  # the sweep at the end answers every flight
             self._inbox.put(command)
 
@@ -453,7 +461,7 @@ class Engine:
         return self._call(self._cache.snapshot)
 
     def reset_cache(self) -> int:
-        """Forget all KV that no running request uses; the number of freed blocks."""
+        """Forget all KV that no running request uses, pins too; the number of freed blocks."""
         return self._call(self._clear_cache)
 
     def close(self) -> None:
@@ -471,24 +479,14 @@ class Engine:
         self.close()
 
     def _clear_cache(self) -> int:
+        self._cache.unpin_all()
         num_freed = self._cache.clear()
         self._stats.refresh()
         return num_freed
 
     def _call(self, function: Callable[[], Answer]) -> Answer:
         """Run a function on the engine's thread, between two steps, and wait for its answer."""
-        if self.is_own_thread:
-            return function()
-        future: Future[Answer] = Future()
-
-        def answer() -> None:
-            try:
-                future.set_result(function())
-            except Exception as exc:
-                future.set_exception(exc)
-
-        self._inbox.put(answer, at_once=True)
-        return future.result()
+        return function() if self.is_own_thread else self._inbox.ask(function)
 
 
 def _close_if_alive(engine_ref: weakref.ref[Engine]) -> None:

@@ -5,11 +5,14 @@ The engine's thread sleeps on the condition when it has nothing to do; nobody po
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import TypeVar
 
 from umbel.runtime.errors import EngineClosed
 
-Command = Callable[[], None]
+Command = Callable[[], object]
+Answer = TypeVar("Answer")
 
 
 class Inbox:
@@ -38,6 +41,19 @@ class Inbox:
             self._held.commands.append(command)
         else:
             self._put_all([command])
+
+    def ask(self, function: Callable[[], Answer]) -> Answer:
+        """Have the reader's thread run a function between two steps, and wait for its answer."""
+        future: Future[Answer] = Future()
+
+        def answer() -> None:
+            try:
+                future.set_result(function())
+            except Exception as exc:
+                future.set_exception(exc)
+
+        self.put(answer, at_once=True)
+        return future.result()
 
     @contextmanager
     def hold(self) -> Iterator[None]:

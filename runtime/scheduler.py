@@ -3,7 +3,7 @@
 Called by the engine between steps; plain data only: no tensors, no clock, no I/O, so that a
 simulated runner can drive it. Requests are admitted by arrival and by what they share with the
 cache (see `waiting`). Order is by arrival everywhere else: when blocks run out the youngest gives
-its own up, computes again later, and so the oldest always gets on.
+its own up, computes again later, and so the oldest always gets on. What is pinned goes before that.
 """
 
 from bisect import bisect_left, insort
@@ -196,6 +196,8 @@ class Scheduler:
 
     def _place(self, builder: StepBuilder, request: Request, draft: Draft | None = None) -> None:
         while builder.place(request, draft) is Placement.NO_BLOCKS:
+            if self._cache.drop_pin():
+                continue
             victim = next(self._victims(builder, request), None)
             if victim is None:
                 return  # younger ones are in the step already: they end, or give way in the next
@@ -222,7 +224,7 @@ class Scheduler:
             request.lease = self._cache.lease(request.namespace)
             num_reused = request.lease.advance(request.tokens, 0, request.target)
             num_missing = self._num_missing_blocks(request)
-            if self._running and num_reserved + num_missing > self._num_available_blocks():
+            if self._running and not self._make_available(num_reserved + num_missing):
                 request.lease.release()
                 request.lease = None
                 return
@@ -241,8 +243,12 @@ class Scheduler:
         size = self._config.block_size
         return -(-request.target // size) - -(-request.lease.num_tokens // size) + 1
 
-    def _num_available_blocks(self) -> int:
-        return self._cache.num_free_blocks + self._cache.num_cached_blocks
+    def _make_available(self, num_blocks: int) -> bool:
+        """Whether so many blocks are free or can be evicted; pins go if they are not."""
+        while self._cache.num_free_blocks + self._cache.num_cached_blocks < num_blocks:
+            if not self._cache.drop_pin():
+                return False
+        return True
 
     def _start(self, request: Request) -> None:
         self._waiting.admit(request)

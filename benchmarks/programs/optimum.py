@@ -87,6 +87,9 @@ class Recorder:
         self.requests.append(Fed(tokens, len(tokens) - 1))
         return self._client.submit_score(token_ids, continuation_ids, listener)
 
+    def pin(self, token_ids: Sequence[int]) -> CallHandle:
+        return self._client.pin(token_ids)
+
 
 @dataclass(frozen=True)
 class CacheUse:

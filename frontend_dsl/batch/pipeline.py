@@ -63,6 +63,7 @@ class BatchPipeline:
         make: MakeExecution,
         sort_key: SortKey,
         *,
+        keeps_shared: bool = True,
         max_in_flight: int,
         window: int,
         retries: int,
@@ -72,6 +73,7 @@ class BatchPipeline:
         self._name = name
         self._make = make
         self._sort_key = sort_key
+        self._keeps_shared = keeps_shared
         self._max_in_flight = max_in_flight
         self._window = window
         self._retries = retries
@@ -99,7 +101,7 @@ class BatchPipeline:
             self._note_progress()
             self._stream = enumerate(items)
             inbox = Inbox()
-            self._driver = Driver(engine, inbox.post)
+            self._driver = Driver(engine, inbox.post, is_batch=self._keeps_shared)
             session = run_many(self._driver, self._executions(), self._max_in_flight, self._ended)
             for _ in drive(self._driver, inbox, session):
                 pass

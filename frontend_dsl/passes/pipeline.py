@@ -7,6 +7,8 @@ import msgspec
 
 from umbel.frontend_dsl.graph.nodes import Graph
 from umbel.frontend_dsl.passes.drop import drop_pure_tools, drop_unread
+from umbel.frontend_dsl.passes.keep import NAME as KEEP
+from umbel.frontend_dsl.passes.keep import keep_prefixes
 from umbel.frontend_dsl.passes.order import order_instances, rank_calls
 from umbel.frontend_dsl.passes.parallel import run_branches_apart
 from umbel.frontend_dsl.passes.roll import roll_loops
@@ -29,6 +31,7 @@ PASSES: dict[str, Pass] = {
     "parallel": run_branches_apart,
     "hoist": order_instances,
     "rank": rank_calls,
+    KEEP: keep_prefixes,
 }
 BY_ENGINE = "tokenize"  # needs a tokenizer: `passes.tokenize`, when an engine is known
 NAMES = (*PASSES, BY_ENGINE)

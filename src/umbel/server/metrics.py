@@ -126,6 +126,10 @@ class _EngineCollector(Collector):
         yield CounterMetricFamily(
             "umbel_cache_copied_blocks", "Blocks copied on write", value=cache.total_copies
         )
+        yield self._gauge("umbel_cache_pins", "Prefixes kept for programs", cache.num_pins)
+        yield CounterMetricFamily(
+            "umbel_cache_dropped_pins", "Of these, given up", value=cache.total_dropped_pins
+        )
 
     def _steps(self) -> Iterator[Metric]:
         stats = self._engine.stats()

@@ -53,6 +53,9 @@ class PassingClient:
     ) -> CallHandle:
         return self._client.submit_score(token_ids, continuation_ids, listener)
 
+    def pin(self, token_ids: Sequence[int]) -> CallHandle:
+        return self._client.pin(token_ids)
+
 
 class TenantClient(PassingClient):
     """An engine as one tenant sees it: its prefixes are nobody else's."""
@@ -74,6 +77,9 @@ class TenantClient(PassingClient):
         listener: Callable[[Score | UmbelError], None],
     ) -> CallHandle:
         return self._engine.submit_score(token_ids, continuation_ids, listener, tenant=self._tenant)
+
+    def pin(self, token_ids: Sequence[int]) -> CallHandle:
+        return self._engine.pin(token_ids, tenant=self._tenant)
 
 
 class CancellableClient(PassingClient):

@@ -77,6 +77,17 @@ class FakeCall:
 
 
 @dataclass(eq=False)
+class FakePin:
+    """A prefix that somebody keeps."""
+
+    token_ids: tuple[int, ...]
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+@dataclass(eq=False)
 class FakeClient:
     """See the module. `calls` has all calls ever submitted."""
 
@@ -85,6 +96,7 @@ class FakeClient:
     manual: bool = False
     bos: bool = True
     calls: list[FakeCall] = field(default_factory=list)
+    pins: list[FakePin] = field(default_factory=list)
     num_holds: int = 0
     num_encoded: int = 0
     refuse: Callable[[SamplingParams], UmbelError | None] = lambda params: None
@@ -109,6 +121,7 @@ class FakeClient:
         if not self.manual:
             self._thread.join(10)
             assert not self._thread.is_alive()
+        assert not self.held_pins, "a prefix is kept that nobody needs any more"
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         self.num_encoded += 1
@@ -168,6 +181,15 @@ class FakeClient:
         usage = Usage(num_prompt_tokens=len(token_ids), num_output_tokens=len(continuation_ids))
         score = Score(tuple(continuation_ids), logprobs, usage)
         return self._add(token_ids, [score], listener, None)
+
+    def pin(self, token_ids: Sequence[int]) -> "FakePin":
+        made = FakePin(tuple(token_ids))
+        self.pins.append(made)
+        return made
+
+    @property
+    def held_pins(self) -> list[tuple[int, ...]]:
+        return [pin.token_ids for pin in self.pins if not pin.is_cancelled]
 
     def step(self, call: FakeCall) -> None:
         """Deliver the next event of `call`, in the calling thread."""

@@ -1,10 +1,7 @@
 """Eviction and pins: what goes first, what stays, and that nothing leased ever goes."""
 
-import math
-
-import pytest
-
 from umbel.radix_cache import AppendOutcome, Lease, Namespace, RadixCache, TokenKind
+from umbel.radix_cache.pins import MAX_PINS
 
 HERE = Namespace("model")
 PROMPT, OUTPUT = TokenKind.PROMPT, TokenKind.OUTPUT
@@ -199,67 +196,99 @@ def test_the_eviction_queue_stays_small_when_a_leaf_is_used_often() -> None:
     cache.check()
 
 
-def test_a_pin_keeps_a_path_until_its_time() -> None:
+def test_a_pin_keeps_a_path_until_it_ends() -> None:
     cache = RadixCache(16, 4)
-    lease = _filled(cache, [1] * 8)
-    cache.pin(lease, until_s=20.0, now_s=10.0)
-    lease.release()
+    _filled(cache, [1] * 8).release()
 
-    assert (cache.evict(2), cache.expire_pins(19.9), cache.stats().num_pins) == (0, 0, 1)
-    assert (cache.expire_pins(20.0), cache.evict(2)) == (1, 2)
+    assert cache.pin(7, [1] * 9, HERE) == 8
+    assert (cache.evict(2), cache.stats().num_pins, cache.stats().num_pinned_tokens) == (0, 1, 8)
+    cache.unpin(7)
+    assert (cache.evict(2), cache.stats().num_pins, cache.stats().num_pinned_tokens) == (2, 0, 0)
     cache.check()
 
 
-def test_a_second_pin_of_a_path_prolongs_the_first() -> None:
+def test_a_pin_may_end_inside_a_node() -> None:
     cache = RadixCache(16, 4)
-    lease = _filled(cache, [1] * 8)
-    cache.pin(lease, until_s=20.0, now_s=10.0)
-    cache.pin(lease, until_s=30.0, now_s=10.0)
-    cache.pin(lease, until_s=15.0, now_s=10.0)
+    _filled(cache, [1] * 16).release()
 
-    assert cache.stats().num_pins == 1
-    assert (cache.expire_pins(29.0), cache.expire_pins(30.0)) == (0, 1)
-
-
-def test_a_pin_holds_no_more_than_its_path() -> None:
-    cache = RadixCache(16, 4)
-    lease = _filled(cache, [1] * 8)
-    cache.pin(lease, until_s=20.0, now_s=10.0)
-    lease.append([2] * 8, 0, 8, kind=PROMPT)
-    cache.commit_step()
-    lease.release()
-
-    assert cache.clear() == 2
-    assert cache.num_leased_blocks == 2
+    assert cache.pin(7, [1] * 6, HERE) == 6
+    assert (cache.clear(), cache.num_leased_blocks) == (2, 2)
     cache.check()
 
 
-def test_a_pin_in_the_past_or_of_nothing_is_no_pin() -> None:
+def test_a_pin_of_what_is_not_there_is_no_pin() -> None:
     cache = RadixCache(16, 4)
-    lease = _filled(cache, [1] * 8)
-    cache.pin(lease, until_s=10.0, now_s=10.0)
-    cache.pin(cache.lease(HERE), until_s=20.0, now_s=10.0)
+    _filled(cache, [1] * 8).release()
 
-    assert cache.stats().num_pins == 0
+    assert (cache.pin(1, [2], HERE), cache.pin(2, [1], Namespace("another"))) == (0, 0)
+    assert (cache.stats().num_pins, cache.num_leased_blocks) == (0, 0)
+    cache.check()
+
+
+def test_a_pin_without_reuse_is_no_pin() -> None:
+    cache = RadixCache(16, 4, enable_reuse=False)
+    lease = _filled(cache, [1] * 8)
+
+    assert cache.pin(1, [1] * 8, HERE) == 0
+    lease.release()
+    assert cache.num_free_blocks == 16
 
 
 def test_a_pin_does_not_keep_tokens_that_were_never_computed() -> None:
     cache = RadixCache(16, 4)
     lease = _filled(cache, [1] * 8)
     lease.append([2] * 4, 0, 4, kind=PROMPT)
-    cache.pin(lease, until_s=math.inf, now_s=0.0)
 
+    assert cache.pin(1, [1] * 8 + [2] * 4, HERE) == 8
     lease.release()
     cache.commit_step()
-
     assert (cache.num_leased_blocks, cache.num_free_blocks) == (2, 14)
     cache.check()
 
 
-def test_pinning_a_released_lease_raises() -> None:
+def test_a_pin_is_no_reuse() -> None:
     cache = RadixCache(16, 4)
-    lease = _filled(cache, [1] * 8)
-    lease.release()
+    _filled(cache, [1] * 8).release()
+    before = cache.stats().total_hit_tokens
 
-    with pytest.raises(ValueError, match="the lease was released"):
-        cache.pin(lease, until_s=20.0, now_s=10.0)
+    cache.pin(1, [1] * 8, HERE)
+
+    assert cache.stats().total_hit_tokens == before
+
+
+def test_the_longest_pin_is_dropped_first() -> None:
+    cache = RadixCache(16, 4)
+    for token in (1, 2, 3):
+        _filled(cache, [token] * 4 * token).release()
+        cache.pin(token, [token] * 4 * token, HERE)
+
+    assert cache.drop_pin()
+    assert (cache.evict(16), cache.num_leased_blocks) == (3, 3)
+    assert (cache.drop_pin(), cache.drop_pin(), cache.drop_pin()) == (True, True, False)
+    assert (cache.num_leased_blocks, cache.stats().total_dropped_pins) == (0, 3)
+    cache.check()
+
+
+def test_a_number_has_one_pin_and_unpinning_twice_is_nothing() -> None:
+    cache = RadixCache(16, 4)
+    _filled(cache, [1] * 8).release()
+    cache.pin(1, [1] * 8, HERE)
+    cache.pin(1, [1] * 4, HERE)
+
+    assert (cache.stats().num_pins, cache.num_leased_blocks) == (1, 1)
+    cache.unpin(1)
+    cache.unpin(1)
+    assert cache.num_leased_blocks == 0
+
+
+def test_the_number_of_pins_is_bounded() -> None:
+    cache = RadixCache(4, 4)
+    _filled(cache, [1] * 8).release()
+
+    for pin_id in range(MAX_PINS + 20):
+        cache.pin(pin_id, [1] * (1 + pin_id % 8), HERE)
+
+    assert cache.stats().num_pins == MAX_PINS
+    cache.check()
+    cache.unpin_all()
+    assert (cache.num_leased_blocks, cache.stats().num_pinned_tokens) == (0, 0)

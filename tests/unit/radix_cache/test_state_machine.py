@@ -4,7 +4,6 @@ Copies and the writes of a step change an array of such contents as the runner c
 reading the slots of a lease must give its prefixes, one after the other.
 """
 
-import math
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -42,7 +41,6 @@ class CacheMachine(RuleBasedStateMachine):
         self.copies: list[BlockCopy] = []
         self.appended: set[Content] = set()  # in this step
         self.held: list[_Held] = []
-        self.now_s = 0.0
 
     @rule(namespace=st.sampled_from(NAMESPACES), tokens=CHUNKS, kind=st.sampled_from(TokenKind))
     def begin(self, namespace: Namespace, tokens: list[int], kind: TokenKind) -> None:
@@ -108,14 +106,25 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.num_cached_blocks == 0
 
     @precondition(lambda self: self.held)
-    @rule(pick=PICKS, duration_s=st.integers(1, 5))
-    def pin(self, pick: int, duration_s: int) -> None:
-        self.cache.pin(self._pick(pick).lease, self.now_s + duration_s, self.now_s)
+    @rule(pick=PICKS, pin_id=st.integers(0, 5), num_more=st.integers(-4, 2))
+    def pin(self, pick: int, pin_id: int, num_more: int) -> None:
+        held = self._pick(pick)
+        tokens = [*held.tokens, 1, 1][: max(len(held.tokens) + num_more, 0)]
 
-    @rule(duration_s=st.integers(1, 3))
-    def wait(self, duration_s: int) -> None:
-        self.now_s += duration_s
-        self.cache.expire_pins(self.now_s)
+        num_pinned = self.cache.pin(pin_id, tokens, held.namespace)
+
+        least = min(len(tokens), self._num_computed(held)) if self.enable_reuse else 0
+        assert least <= num_pinned <= len(tokens)
+
+    @rule(pin_id=st.integers(0, 5))
+    def unpin(self, pin_id: int) -> None:
+        self.cache.unpin(pin_id)
+
+    @rule()
+    def drop_pin(self) -> None:
+        had_pins = self.cache.stats().num_pins > 0
+
+        assert self.cache.drop_pin() == had_pins
 
     @invariant()
     def structure_is_sound(self) -> None:
@@ -141,7 +150,8 @@ class CacheMachine(RuleBasedStateMachine):
         for held in getattr(self, "held", []):
             held.lease.release()
         if hasattr(self, "cache"):
-            self.cache.expire_pins(math.inf)
+            self.cache.unpin_all()
+            assert self.cache.num_leased_blocks == 0
             self.cache.clear()
             self.cache.check()
             assert self.cache.num_free_blocks == self.cache.num_blocks

@@ -175,6 +175,7 @@ class SteppedRig:
 
     def check_nothing_is_held(self) -> None:
         """Every abort and answer that was asked for before is through, and no block is leased."""
+        assert not any(node.num_leases for node in self.engine.cache_nodes()), "a pin is left"
         self.engine.reset_cache()
         stats = self.engine.stats()
         assert (stats.num_running, stats.num_waiting) == (0, 0)

@@ -8,7 +8,7 @@ import strategies
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from unit.runtime.simulation import GuessingDrafter, Received, Simulation
+from unit.runtime.simulation import NAMESPACE, GuessingDrafter, Received, Simulation
 
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.errors import RequestCancelled
@@ -88,6 +88,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.simulation.abort(received)
             self.simulation.cache.check()
 
+    @rule(index=st.integers(0, 100), num_more=st.integers(-5, 2), pin_id=st.integers(0, 3))
+    def pin(self, index: int, num_more: int, pin_id: int) -> None:
+        """Keep what a request has so far, ended or not."""
+        received = list(self.simulation.received.values())
+        if received:
+            tokens = received[index % len(received)].request.tokens
+            tokens = [*tokens, 1, 1][: max(len(tokens) + num_more, 0)]
+            self.simulation.cache.pin(pin_id, tokens, NAMESPACE)
+            self.simulation.cache.check()
+
+    @rule(pin_id=st.integers(0, 3))
+    def unpin(self, pin_id: int) -> None:
+        self.simulation.cache.unpin(pin_id)
+        self.simulation.cache.check()
+
     @rule(num_steps=st.integers(1, 6))
     def step(self, num_steps: int) -> None:
         for _ in range(num_steps):
@@ -125,6 +140,7 @@ def finish(simulation: Simulation, live: list[Received]) -> None:
     for received in live:
         assert received.last is not None
         check(simulation, received)
+    simulation.cache.unpin_all()  # whoever pinned has to end it; nobody was held up by it
     simulation.check_nothing_leaks()
 
 

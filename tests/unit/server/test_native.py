@@ -197,6 +197,7 @@ def test_running_requests_show_in_the_metrics() -> None:
 
     assert "umbel_preemptions_total" in found
     assert "umbel_cache_evicted_blocks_total" in found
+    assert {f"umbel_cache_pins {MODEL}", "umbel_cache_dropped_pins_total"} <= found.keys()
     assert "umbel_cache_blocks free" in found
 
 
