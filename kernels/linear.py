@@ -8,6 +8,7 @@ oneDNN wants the weight in a blocked layout and `F.linear` makes that layout aga
 import functools
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -82,12 +83,12 @@ class PackedLinear:
         return y
 
 
-class HalfLinear:
-    """A bfloat16 layer that is multiplied in half precision, with any number of rows.
+class NativeLinear:
+    """A bfloat16 layer that native kernels multiply with any number of rows: in half precision, or
+    in float32 where the processor has no arithmetic for bfloat16 either.
 
-    Four times as fast as bfloat16 on processors that can; the error against the exact product of
-    the same bfloat16 rows is that of a weight rounded to bfloat16. A row's result is the same bits
-    whatever rows are beside it.
+    The error against the exact product of the same bfloat16 rows is at most that of a weight
+    rounded to bfloat16. A row's result is the same bits whatever rows are beside it.
     """
 
     def __init__(
@@ -99,14 +100,17 @@ class HalfLinear:
         memory: "WeightMemory | None" = None,
     ) -> None:
         """weight: [O, I], quantized or bfloat16; bias: [O] bfloat16 or None; out_dtype: bfloat16 or
-        float32. Raises `ValueError` for shapes that do not fill panels (see `can_group`).
+        float32. Raises `ValueError` where `is_native` is False.
         """
         from umbel.kernels.native.products import NativeProduct  # compiles on the first import
 
+        if not is_native(weight.shape):
+            raise ValueError(
+                f"a weight of shape {list(weight.shape)} is not multiplied natively here; "
+                "use make_linear"
+            )
         self.out_features, self.in_features = weight.shape
-        self._product = NativeProduct(
-            weight, bias, out_dtype=out_dtype, in_halves=True, memory=memory
-        )
+        self._product = NativeProduct(weight, bias, out_dtype=out_dtype, memory=memory)
         self.weight_bytes = self._product.weight_bytes
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -137,9 +141,7 @@ class GroupedLinear:
         from umbel.kernels.native.products import NativeProduct  # compiles on the first import
 
         self.out_features, self.in_features = weight.shape
-        self.native = NativeProduct(
-            weight, bias, out_dtype=out_dtype, in_halves=False, memory=memory
-        )
+        self.native = NativeProduct(weight, bias, out_dtype=out_dtype, memory=memory)
         self.dense = make_linear(weight.dequantized().bfloat16(), bias)
         self.weight_bytes = self.native.weight_bytes
         self.num_bits = 4 if weight.codes.dtype == torch.uint8 else 8
@@ -152,19 +154,20 @@ class GroupedLinear:
         return self.dense(x).to(self._out_dtype)
 
 
-def can_group(shape: tuple[int, int]) -> bool:
+def can_group(shape: Sequence[int]) -> bool:
     """Whether this machine multiplies a quantized weight of this shape as it is."""
     return shape[0] % 16 == 0 and shape[1] % GROUP == 0 and threads.is_available()
 
 
-def can_halve(shape: tuple[int, int]) -> bool:
-    """Whether this machine multiplies a weight of this shape in half precision."""
-    return can_group(shape) and threads.has_halves()
+def is_native(shape: Sequence[int]) -> bool:
+    """Whether native kernels multiply a weight of this shape with any number of rows, the best that
+    this machine can do: all but processors with arithmetic for bfloat16 and none for halves."""
+    return can_group(shape) and threads.arithmetic() != "bfloats"
 
 
 def max_recorded_rows(layer: Linear) -> int:
     """Up to how many rows a layer is native, so that it can be part of a `native.program`."""
-    if isinstance(layer, HalfLinear):
+    if isinstance(layer, NativeLinear):
         return sys.maxsize
     return layer.max_native_rows if isinstance(layer, GroupedLinear) else 0
 
@@ -176,8 +179,8 @@ def make_linear(weight: Tensor, bias: Tensor | None = None, *, pack: bool = True
     """
     if pack and weight.device.type == "cpu" and weight.dtype == torch.bfloat16:
         outputs, inputs = _checked_shape(weight, bias)
-        if can_halve((outputs, inputs)):
-            return HalfLinear(weight, bias)
+        if is_native((outputs, inputs)):
+            return NativeLinear(weight, bias)
     if pack and weight.device.type == "cpu" and can_pack(weight.dtype):
         return PackedLinear(weight, bias)
     return PlainLinear(weight, bias)

@@ -14,11 +14,11 @@ _MODULES = ("rows", "attention", "program_code")
 
 def main() -> None:
     if not threads.is_available():
-        print("native kernels: not here (they need numba and a CPU with AVX-512 BF16)")
+        print("native kernels: not here (they need numba and a CPU with AVX2)")
         return
     start_s = time.perf_counter()
-    products = "half_products" if threads.has_halves() else "bfloat_products"
-    for name in (*_MODULES, products):
+    products = {"halves": "half_products", "bfloats": "bfloat_products", "floats": "float_products"}
+    for name in (*_MODULES, products[threads.arithmetic()]):
         importlib.import_module(f"umbel.kernels.native.{name}")
     print(f"native kernels: compiled or found in {time.perf_counter() - start_s:.1f} s")
 

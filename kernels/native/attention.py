@@ -53,11 +53,13 @@ from umbel.kernels.native.simd import (
     scale_of,
     uint16_pointer,
 )  # fmt: skip
-from umbel.kernels.native.threads import has_halves
+from umbel.kernels.native.threads import has_bfloats, has_halves, keeps_code
 
 _BLOCK = 128  # keys packed at a time: 16 KiB of keys and as much of values for heads of 64
 TASK_FIELDS, ROW_FIELDS = 5, 4  # see `TaskLists`
 _MIN_HALF_QUERIES = 8  # of a task that is computed in half precision
+_HAS_HALVES = has_halves()  # a constant of the compiled code, which has nothing for others
+_MAX_TILE = 8 if has_bfloats() else 4  # queries whose sums the registers hold
 
 
 @njit
@@ -174,7 +176,7 @@ def _soften_row(scores, weights, num_vectors, scale, sums, num_sums, top, total,
             total *= factor
             scale_floats(sums, num_sums, factor, sums)
         top = best
-    if is_half:
+    if _HAS_HALVES and is_half:
         return top, total + soften_to_halves(scores, num_vectors, scale, top, weights)
     return top, total + soften(scores, num_vectors, scale, top, weights)
 
@@ -206,11 +208,11 @@ def _add_block(
     """All queries of a task with one packed block of keys, in tiles of 8, 4, 2 or 1."""
     num_vectors, query = (count + 15) // 16, 0
     while query < num_queries:
-        num_tiled = 8
+        num_tiled = _MAX_TILE
         while num_tiled > num_queries - query:
             num_tiled //= 2
         q_at = q_rows + 2 * query * head_dim
-        if is_half:
+        if _HAS_HALVES and is_half:
             for i in range(0, num_vectors, 2):
                 _score_halves(
                     num_tiled, q_at, 2 * head_dim, keys + 32 * i * head_dim, head_dim // 2,
@@ -234,7 +236,7 @@ def _add_block(
             else:
                 carray(uint16_pointer(weights_at), _BLOCK)[: 16 * num_vectors] = 0
         sums_at = sums + 4 * query * head_dim
-        if is_half:
+        if _HAS_HALVES and is_half:
             _mix_halves(
                 num_tiled, weights, 2 * _BLOCK, values, head_dim // 32, 8 * num_vectors, sums_at,
                 4 * head_dim, value_factor,
@@ -259,7 +261,7 @@ def _span(ranges, first_range, stop_range, rows, num_rows):
     return lowest, min(num_keys, seen)
 
 
-@cfunc(types.void(types.int64), cache=True)
+@cfunc(types.void(types.int64), cache=keeps_code())
 def _attend(args):
     num_tasks = load_int64(args, 1)
     tasks = carray(int64_pointer(load_int64(args, 2)), TASK_FIELDS * num_tasks)
@@ -296,7 +298,7 @@ def _attend(args):
         rows = carray(int64_pointer(rows_at + 8 * ROW_FIELDS * first_row), ROW_FIELDS * num_rows)
         head, num_queries = kv_head * group, num_rows * group
         _copy_queries(rows, num_rows, group, slot_bytes, q_at + head * slot_bytes, q_stride, q_rows)
-        is_half = num_queries >= min_half_queries
+        is_half = _HAS_HALVES and num_queries >= min_half_queries
         if is_half:
             for query in range(num_queries):
                 query_factors[query] = _halve(q_rows + query * slot_bytes, head_dim)
@@ -333,7 +335,7 @@ def _attend(args):
     factors[0] = 0
 
 
-@cfunc(types.void(types.int64), cache=True)
+@cfunc(types.void(types.int64), cache=keeps_code())
 def _merge(args):
     num_rows, width, num_heads, head_dim = (
         load_int64(args, 1), load_int64(args, 2), load_int64(args, 3), load_int64(args, 4),

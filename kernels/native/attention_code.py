@@ -13,7 +13,6 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from umbel.kernels.native.simd import (
-    BF16X32,
     F32X16,
     I16X32,
     I32,
@@ -23,6 +22,7 @@ from umbel.kernels.native.simd import (
     Emitter,
     Value,
 )  # fmt: skip
+from umbel.kernels.native.threads import has_bfloats
 
 _PAIRS_AT_ONCE = 4
 
@@ -115,7 +115,7 @@ def _make_score_tile(num_rows: int) -> Any:
             keys_at = builder.add(keys, builder.mul(first, I64(64)))
             offset = builder.mul(first, I64(4))
             for pair in range(_PAIRS_AT_ONCE):
-                vector = emit.load(emit.at(keys_at, 64 * pair), BF16X32, align=64)
+                vector = emit.load(emit.at(keys_at, 64 * pair), I32X16, align=64)
                 for row in range(num_rows):
                     place = emit.at(builder.add(rows[row], offset), 4 * pair)
                     sums[row] = emit.dot_pairs(sums[row], vector, emit.load(place, I32, align=4))
@@ -144,35 +144,40 @@ def _make_mix_tile(num_rows: int) -> Any:
     (p, p_stride, values, num_parts, num_pairs, out, out_stride): p: bfloat16 weights, by pairs of
     keys; values: packed, `num_pairs` pairs of `num_parts` times 32 dimensions; out: float32.
     """
+    # Vectors whose sums are kept at a time: all 32 dimensions of a part, if registers hold them.
+    at_once = 2 if has_bfloats() else 1
 
     def emit_tile(emit: Emitter, args: Sequence[Value]) -> None:
         p, p_stride, values, num_parts, num_pairs, out, out_stride = args
         builder = emit.builder
         p_rows = [builder.add(p, builder.mul(p_stride, I64(row))) for row in range(num_rows)]
         out_rows = [builder.add(out, builder.mul(out_stride, I64(row))) for row in range(num_rows)]
-        places = [[cgutils.alloca_once(builder, F32X16) for _ in range(2)] for _ in range(num_rows)]
-        with cgutils.for_range(builder, num_parts) as part:
-            offset = builder.mul(part.index, I64(128))
+        places = [
+            [cgutils.alloca_once(builder, F32X16) for _ in range(at_once)] for _ in range(num_rows)
+        ]
+        row_bytes = builder.mul(num_parts, I64(128))
+        with cgutils.for_range(builder, builder.mul(num_parts, I64(2 // at_once))) as part:
+            offset = builder.mul(part.index, I64(64 * at_once))
             for row in range(num_rows):
-                for half in range(2):
-                    at = emit.at(builder.add(out_rows[row], offset), 64 * half)
-                    builder.store(emit.load(at, F32X16, align=4), places[row][half])
+                for i in range(at_once):
+                    at = emit.at(builder.add(out_rows[row], offset), 64 * i)
+                    builder.store(emit.load(at, F32X16, align=4), places[row][i])
             with cgutils.for_range(builder, num_pairs) as pair:
-                row_bytes = builder.mul(num_parts, I64(128))
                 start = builder.add(values, builder.mul(pair.index, row_bytes))
                 start = builder.add(start, offset)
-                halves = [emit.load(emit.at(start, 64 * h), BF16X32, align=64) for h in range(2)]
+                vectors = [
+                    emit.load(emit.at(start, 64 * i), I32X16, align=64) for i in range(at_once)
+                ]
                 for row in range(num_rows):
                     at = builder.add(p_rows[row], builder.mul(pair.index, I64(4)))
                     weight = emit.load(at, I32, align=4)
-                    for half in range(2):
-                        place = places[row][half]
-                        total = emit.dot_pairs(builder.load(place), halves[half], weight)
+                    for place, vector in zip(places[row], vectors, strict=True):
+                        total = emit.dot_pairs(builder.load(place), vector, weight)
                         builder.store(total, place)
             for row in range(num_rows):
-                for half in range(2):
-                    at = emit.at(builder.add(out_rows[row], offset), 64 * half)
-                    emit.store(builder.load(places[row][half]), at, align=4)
+                for i in range(at_once):
+                    at = emit.at(builder.add(out_rows[row], offset), 64 * i)
+                    emit.store(builder.load(places[row][i]), at, align=4)
 
     @intrinsic
     def tile(

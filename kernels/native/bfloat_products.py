@@ -5,49 +5,16 @@ not rounded again. For few rows, on processors with AVX-512 BF16.
 """
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import cfunc, types
 
-from umbel.kernels.native.product_code import (
-    q4_tile_1,
-    q4_tile_2,
-    q4_tile_4,
-    q4_tile_8,
-    q8_tile_1,
-    q8_tile_2,
-    q8_tile_4,
-    q8_tile_8,
-    sum_groups,
-)  # fmt: skip
+from umbel.kernels.native.bfloat_code import q4_tiles, q8_tiles, sum_groups
 from umbel.kernels.native.simd import fetch_add, load_int64
+from umbel.kernels.native.threads import keeps_code
 
 _PANELS_AT_ONCE = 4  # what a thread takes at a time
 
 
-@njit
-def _tile_4bit(count, codes, steps, x, stride, sums, groups, bias, y, y_stride, is_float):
-    if count == 8:
-        q4_tile_8(codes, steps, x, stride, sums, groups, bias, y, y_stride, is_float)
-    elif count == 4:
-        q4_tile_4(codes, steps, x, stride, sums, groups, bias, y, y_stride, is_float)
-    elif count == 2:
-        q4_tile_2(codes, steps, x, stride, sums, groups, bias, y, y_stride, is_float)
-    else:
-        q4_tile_1(codes, steps, x, stride, sums, groups, bias, y, y_stride, is_float)
-
-
-@njit
-def _tile_8bit(count, codes, steps, x, stride, groups, bias, y, y_stride, is_float):
-    if count == 8:
-        q8_tile_8(codes, steps, x, stride, 0, groups, bias, y, y_stride, is_float)
-    elif count == 4:
-        q8_tile_4(codes, steps, x, stride, 0, groups, bias, y, y_stride, is_float)
-    elif count == 2:
-        q8_tile_2(codes, steps, x, stride, 0, groups, bias, y, y_stride, is_float)
-    else:
-        q8_tile_1(codes, steps, x, stride, 0, groups, bias, y, y_stride, is_float)
-
-
-@cfunc(types.void(types.int64), cache=True)
+@cfunc(types.void(types.int64), cache=keeps_code())
 def _multiply(args):
     panels, scales, x, stride, num_rows = (
         load_int64(args, 1), load_int64(args, 2), load_int64(args, 3), load_int64(args, 4),
@@ -75,13 +42,13 @@ def _multiply(args):
                     count //= 2
                 if is_4bit:
                     sums_at = sums.ctypes.data + 4 * row * num_groups
-                    _tile_4bit(
+                    q4_tiles(
                         count, codes, steps, at, stride, sums_at, num_groups, first, place,
                         y_stride, is_float,
                     )  # fmt: skip
                 else:
-                    _tile_8bit(
-                        count, codes, steps, at, stride, num_groups, first, place, y_stride,
+                    q8_tiles(
+                        count, codes, steps, at, stride, 0, num_groups, first, place, y_stride,
                         is_float,
                     )  # fmt: skip
                 row += count

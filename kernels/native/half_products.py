@@ -29,6 +29,7 @@ from umbel.kernels.native.simd import (
     load_int64,
     scale_of,
 )  # fmt: skip
+from umbel.kernels.native.threads import keeps_code
 
 _LANES, _GROUP, _PAIRS = 16, 32, 16
 # Groups whose products are summed in half precision: 96 terms, whose rounding errors together are
@@ -69,7 +70,7 @@ def _unpack(bits, panels, scales, group, count, out):
         unpack_16bit(panels + 1024 * group, scales, count, out)
 
 
-@cfunc(types.void(types.int64), cache=True)
+@cfunc(types.void(types.int64), cache=keeps_code())
 def _multiply(args):
     panels, scales, x, stride, num_rows = (
         load_int64(args, 1), load_int64(args, 2), load_int64(args, 3), load_int64(args, 4),

@@ -1,10 +1,12 @@
-"""The inner loop of the grouped products, one intrinsic for each number of rows.
+"""The inner loop of products, one intrinsic for each kind of weight and size of tile.
 
-A panel holds 16 outputs, one in each lane, as pairs of neighbouring inputs: the layout that the
-bfloat16 dot product multiplies with one broadcast pair, without a sum across lanes.
+A panel holds 16 outputs, one in each lane, and the inputs one after the other (in bfloat16: pair by
+pair), each of which is multiplied with what is broadcast of a row: no sum goes across lanes.
+Quantized weights are multiplied as codes: the sum over a group of inputs is scaled afterwards.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -12,14 +14,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from umbel.kernels.native.simd import (
-    BF16X32,
     F16X16,
     F32,
     F32X16,
-    I8X16,
-    I16X32,
-    I32,
-    I32X16,
     I64,
     Builder,
     Emitter,
@@ -29,139 +26,117 @@ from umbel.kernels.native.simd import (
 LANES = 16  # outputs of a panel
 GROUP = 32  # inputs that share a scale
 
-_Unpack = Callable[[Emitter, Value], list[Value]]
 
+@dataclass(frozen=True, slots=True)
+class WeightKind:
+    """How the weights of a panel lie in memory and are multiplied.
 
-def _unpack_4bit(emit: Emitter, address: Value) -> list[Value]:
-    """The 16 vectors of bfloat16 pairs of a group of 4-bit codes, 256 bytes at `address`."""
-    builder = emit.builder
-    # The table holds 0..15 twice: an index has five bits, the fifth of which is the neighbour's.
-    codes = [_bf16_bits(code) for code in range(16)] * 2
-    table = ir.Constant(I16X32, codes)
-    vectors = []
-    for part in range(4):
-        words = emit.load(emit.at(address, 64 * part), I16X32, align=64)
-        for nibble in range(4):
-            shift = ir.Constant(I16X32, [4 * nibble] * 32)
-            index = builder.lshr(words, shift) if nibble else words
-            looked_up = emit.call("llvm.x86.avx512.permvar.hi.512", I16X32, [table, index])
-            vectors.append(builder.bitcast(looked_up, BF16X32))
-    return vectors
-
-
-def _unpack_8bit(emit: Emitter, address: Value) -> list[Value]:
-    """The 16 vectors of bfloat16 pairs of a group of signed bytes, 512 bytes at `address`."""
-    vectors = []
-    for pair in range(16):
-        halves = []
-        for half in range(2):
-            octets = emit.load(emit.at(address, 32 * pair + 16 * half), I8X16, align=16)
-            halves.append(emit.builder.sitofp(emit.builder.sext(octets, I32X16), F32X16))
-        name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
-        vectors.append(emit.call(name, BF16X32, [halves[1], halves[0]]))
-    return vectors
-
-
-def _bf16_bits(value: int) -> int:
-    """Of a small non-negative integer."""
-    if value == 0:
-        return 0
-    exponent = value.bit_length() - 1
-    return ((127 + exponent) << 7) | ((value << 7 >> exponent) & 0x7F)
-
-
-def _make_tile(num_rows: int, group_bytes: int, unpack: _Unpack, *, has_offsets: bool) -> Any:
-    """A product of `num_rows` rows with one panel, as an intrinsic for numba.
-
-    (panel, scales, x, x_stride, sums, num_groups, bias, y, y_stride, is_float): the panel's codes;
-    its float16 scales [groups, 16], each followed by 16 offsets if there are any; bfloat16 rows
-    `x_stride` bytes apart; float32 sums [rows, groups] of the rows' groups; 16 float32 to begin
-    with; results [rows, 16] in float32 or bfloat16, `y_stride` bytes apart.
+    weights: (emit, address of a group) -> 16 weights or pairs of weights of each input in turn.
+    add: (emit, total, weights, the bits of a row's input or pair) -> total + their product.
     """
-    scale_bytes = 2 * LANES * (2 if has_offsets else 1)
-    num_chains = max(1, 4 // num_rows)  # a chain of dependent sums must not be the limit
+
+    group_bytes: int
+    x_group_bytes: int  # of a row
+    weights: Callable[[Emitter, Value], Iterator[Value]]
+    add: Callable[[Emitter, Value, Value, Value], Value]
+    num_steps: int  # per group and output: none, a float16 scale, or a scale and an offset
+
+    @property
+    def step_bytes(self) -> int:
+        return 2 * LANES * self.num_steps
+
+
+def make_tile(kind: WeightKind, num_rows: int, num_panels: int = 1, num_chains: int = 1) -> Any:
+    """A product of `num_rows` rows with `num_panels` panels, as an intrinsic for numba.
+
+    (weights, panel_bytes, steps, step_bytes, x, x_stride, sums, num_groups, bias, y, y_stride,
+    is_float): a panel's weights and its float16 scales and offsets [groups, 1 or 2, 16] lie
+    `panel_bytes` and `step_bytes` behind those of the one before; rows lie `x_stride` bytes apart;
+    sums: float32 [rows, groups], of the rows' groups; bias: 16 float32 for each panel; results
+    [rows, 16 panels] in float32 or bfloat16, `y_stride` bytes apart.
+
+    num_chains: the sum over a group is split into so many, which do not wait for each other.
+    """
 
     def emit_tile(emit: Emitter, args: Sequence[Value]) -> None:
-        panel, scales, x, stride, sums, num_groups, bias, y, y_stride, is_float = args
         builder = emit.builder
-        first = emit.load(bias, F32X16, align=4)
-        totals = [cgutils.alloca_once(builder, F32X16) for _ in range(num_rows)]
-        for total in totals:
-            builder.store(first, total)
-        rows = [builder.add(x, builder.mul(stride, I64(row))) for row in range(num_rows)]
+        (weights, panel_bytes, steps, step_bytes, x, x_stride, sums, num_groups, bias, y, y_stride,
+         is_float) = args  # fmt: skip
+        tile = [(row, panel) for row in range(num_rows) for panel in range(num_panels)]
+        totals = [
+            cgutils.alloca_once_value(
+                builder, emit.load(emit.at(bias, 64 * panel), F32X16, align=4)
+            )
+            for _, panel in tile
+        ]
+        rows = [builder.add(x, builder.mul(x_stride, I64(row))) for row in range(num_rows)]
         with cgutils.for_range(builder, num_groups) as loop:
             group = loop.index
-            weights = unpack(emit, builder.add(panel, builder.mul(group, I64(group_bytes))))
-            inputs = builder.mul(group, I64(2 * GROUP))
-            partials = [[emit.zeros()] * num_chains for _ in range(num_rows)]
-            for pair, weight in enumerate(weights):
-                chain = pair % num_chains
+            before = [builder.load(total) for total in totals]
+            group_at = builder.add(weights, builder.mul(group, I64(kind.group_bytes)))
+            chains = [before if kind.num_steps == 0 else [emit.zeros()] * len(tile)]
+            chains += [[emit.zeros()] * len(tile) for _ in range(num_chains - 1)]
+            x_at = builder.mul(group, I64(kind.x_group_bytes))
+            of_panels = [
+                kind.weights(emit, builder.add(group_at, builder.mul(panel_bytes, I64(panel))))
+                for panel in range(num_panels)
+            ]
+            for i, of_input in enumerate(zip(*of_panels, strict=True)):
+                chain = list(chains[i % num_chains])
                 for row in range(num_rows):
-                    address = emit.at(builder.add(rows[row], inputs), 4 * pair)
-                    value = emit.load(address, I32, align=4)
-                    partials[row][chain] = emit.dot_pairs(partials[row][chain], weight, value)
-            place = builder.add(scales, builder.mul(group, I64(scale_bytes)))
-            scale = builder.fpext(emit.load(place, F16X16, align=32), F32X16)
-            offset = None
-            if has_offsets:
-                place = emit.at(place, 2 * LANES)
-                offset = builder.fpext(emit.load(place, F16X16, align=32), F32X16)
-            for row in range(num_rows):
-                product = partials[row][0]
-                for other in partials[row][1:]:
-                    product = builder.fadd(product, other)
-                total = emit.fma(product, scale, builder.load(totals[row]))
-                if offset is not None:
-                    idx = builder.add(builder.mul(num_groups, I64(row)), group)
-                    address = builder.add(sums, builder.mul(idx, I64(4)))
-                    sum_of_group = emit.splat(emit.load(address, F32, align=4))
-                    total = emit.fma(offset, sum_of_group, total)
-                builder.store(total, totals[row])
-        places = [builder.add(y, builder.mul(y_stride, I64(row))) for row in range(num_rows)]
+                    at = emit.at(builder.add(rows[row], x_at), 4 * i)
+                    value = emit.load(at, ir.IntType(32), align=4)
+                    for panel in range(num_panels):
+                        place = row * num_panels + panel
+                        chain[place] = kind.add(emit, chain[place], of_input[panel], value)
+                chains[i % num_chains] = chain
+            products = chains[0]
+            for chain in chains[1:]:
+                products = [builder.fadd(a, b) for a, b in zip(products, chain, strict=True)]
+            if kind.num_steps > 0:
+                at = builder.add(steps, builder.mul(group, I64(kind.step_bytes)))
+                steps_of = [
+                    _load_steps(emit, builder.add(at, builder.mul(step_bytes, I64(panel))), kind)
+                    for panel in range(num_panels)
+                ]
+                for place, (row, panel) in enumerate(tile):
+                    scale, *offset = steps_of[panel]
+                    total = emit.fma(products[place], scale, before[place])
+                    if offset:
+                        idx = builder.add(builder.mul(num_groups, I64(row)), group)
+                        sum_at = builder.add(sums, builder.mul(idx, I64(4)))
+                        total = emit.fma(
+                            offset[0], emit.splat(emit.load(sum_at, F32, align=4)), total
+                        )
+                    products[place] = total
+            for total, value in zip(totals, products, strict=True):
+                builder.store(value, total)
+        places = [builder.add(y, builder.mul(y_stride, I64(row))) for row, _ in tile]
         with builder.if_else(builder.icmp_signed("!=", is_float, I64(0))) as (then, otherwise):
             with then:
-                for place, total in zip(places, totals, strict=True):
-                    emit.store(builder.load(total), place, align=4)
+                for (_, panel), place, total in zip(tile, places, totals, strict=True):
+                    emit.store(builder.load(total), emit.at(place, 64 * panel), align=4)
             with otherwise:
-                for place, total in zip(places, totals, strict=True):
-                    emit.store_bfloat(builder.load(total), place)
+                for (_, panel), place, total in zip(tile, places, totals, strict=True):
+                    emit.store_bfloat(builder.load(total), emit.at(place, 32 * panel))
 
     @intrinsic
     def tile(
-        typingctx: Any, panel: Any, scales: Any, x: Any, stride: Any, sums: Any, num_groups: Any,
-        bias: Any, y: Any, y_stride: Any, is_float: Any,
+        typingctx: Any, weights: Any, panel_bytes: Any, steps: Any, step_bytes: Any, x: Any,
+        x_stride: Any, sums: Any, num_groups: Any, bias: Any, y: Any, y_stride: Any, is_float: Any,
     ) -> Any:  # fmt: skip
-        signature = types.void(*[types.int64] * 10)
-
         def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
             emit_tile(Emitter(builder), args)
             return context.get_dummy_value()
 
-        return signature, codegen
+        return types.void(*[types.int64] * 12), codegen
 
     return tile
 
 
-q4_tile_1, q4_tile_2, q4_tile_4, q4_tile_8 = (
-    _make_tile(num_rows, 256, _unpack_4bit, has_offsets=True) for num_rows in (1, 2, 4, 8)
-)
-q8_tile_1, q8_tile_2, q8_tile_4, q8_tile_8 = (
-    _make_tile(num_rows, 512, _unpack_8bit, has_offsets=False) for num_rows in (1, 2, 4, 8)
-)
-
-
-@intrinsic
-def sum_groups(typingctx: Any, x: Any, num_groups: Any, out: Any) -> Any:
-    """The float32 sum of each group of one bfloat16 row."""
-
-    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
-        emit = Emitter(builder)
-        two_ones = I32(0x3F803F80)
-        with cgutils.for_range(builder, args[1]) as loop:
-            at = builder.add(args[0], builder.mul(loop.index, I64(2 * GROUP)))
-            pairs = emit.dot_pairs(emit.zeros(), emit.load(at, BF16X32, align=2), two_ones)
-            place = builder.add(args[2], builder.mul(loop.index, I64(4)))
-            emit.store(emit.reduce("fadd", pairs), place, align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), codegen
+def _load_steps(emit: Emitter, address: Value, kind: WeightKind) -> list[Value]:
+    """The scale and, if there are any, the offset of 16 outputs, in float32."""
+    return [
+        emit.builder.fpext(emit.load(emit.at(address, 2 * LANES * i), F16X16, align=32), F32X16)
+        for i in range(kind.num_steps)
+    ]

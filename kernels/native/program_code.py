@@ -10,6 +10,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from umbel.kernels.native.simd import I64, Builder, Value, fetch_add, load_int64
+from umbel.kernels.native.threads import keeps_code
 
 # Turns of a wait until the core is offered to others, who may be the one that is waited for.
 _PATIENCE = 2000
@@ -87,7 +88,7 @@ def _call_plain(typingctx: Any, function: Any) -> Any:
     return types.void(types.int64), codegen
 
 
-@cfunc(types.void(types.int64), cache=True)
+@cfunc(types.void(types.int64), cache=keeps_code())
 def _run(header):
     current, inside = header + 8 * CURRENT, header + 8 * INSIDE
     num_ops, kernels, args = (

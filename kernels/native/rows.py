@@ -25,12 +25,13 @@ from umbel.kernels.native.simd import (
     to_float,
     uint16_pointer,
 )  # fmt: skip
+from umbel.kernels.native.threads import keeps_code
 
 _Args = ctypes.c_int64 * 13
 _PIECE = 512  # elements of a row that a thread takes at a time
 
 
-@cfunc(types.void(types.int64), cache=True)
+@cfunc(types.void(types.int64), cache=keeps_code())
 def _norm(args):
     num_rows, width = load_int64(args, 1), load_int64(args, 2)
     weight, num_vectors = load_int64(args, 3), width // 16
@@ -49,7 +50,7 @@ def _norm(args):
         scale_vectors(x, factor, weight, y_at + 2 * row * width, num_vectors)
 
 
-@cfunc(types.void(types.int64), cache=True)
+@cfunc(types.void(types.int64), cache=keeps_code())
 def _gated_silu(args):
     num_rows, width = load_int64(args, 1), load_int64(args, 2)
     x_at, y_at = load_int64(args, 3), load_int64(args, 4)
@@ -63,7 +64,7 @@ def _gated_silu(args):
         gate_vectors(gate, gate + 2 * width, y_at + 2 * (row * width + first), num_vectors)
 
 
-@cfunc(types.void(types.int64), cache=True)
+@cfunc(types.void(types.int64), cache=keeps_code())
 def _rotate(args):
     num_rows, num_heads, head_dim = (
         load_int64(args, 1), load_int64(args, 2), load_int64(args, 3),
@@ -87,7 +88,7 @@ def _rotate(args):
                 high[i] = to_bfloat(b * cos[i] + a * sin[i])
 
 
-@cfunc(types.void(types.int64), cache=True)
+@cfunc(types.void(types.int64), cache=keeps_code())
 def _write(args):
     num_written, num_heads, head_dim = (
         load_int64(args, 1), load_int64(args, 2), load_int64(args, 3),

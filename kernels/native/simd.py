@@ -1,7 +1,8 @@
 """Vector code for the native kernels: what numba cannot say, written as LLVM instructions.
 
 Each intrinsic takes plain addresses (int64) and leaves its results in memory, so that the kernels
-around it stay ordinary numba code. All of it needs AVX-512 with BF16.
+around it stay ordinary numba code. Vectors of 16 float32 become two of 8 where there is no AVX-512;
+what is done in bfloat16 has a form for processors that have no such instructions.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from umbel.kernels.native.threads import has_bfloats
 
 
 class _BFloat(ir.Type):
@@ -73,12 +76,32 @@ class Emitter:
         return self.builder.bitcast(bits, F32X16)
 
     def store_bfloat(self, value: Value, address: Value) -> None:
-        self.store(self.builder.fptrunc(value, BF16X16), address, align=2)
+        if has_bfloats():
+            self.store(self.builder.fptrunc(value, BF16X16), address, align=2)
+            return
+        bits = self.builder.lshr(self._rounded_bits(value), ir.Constant(I32X16, [16] * 16))
+        self.store(self.builder.trunc(bits, I16X16), address, align=2)
 
     def round_to_bfloat(self, value: Value) -> Value:
+        if not has_bfloats():
+            bits = self.builder.and_(
+                self._rounded_bits(value), ir.Constant(I32X16, [0xFFFF0000] * 16)
+            )
+            return self.builder.bitcast(bits, F32X16)
         bits = self.builder.bitcast(self.builder.fptrunc(value, BF16X16), I16X16)
         bits = self.builder.shl(self.builder.zext(bits, I32X16), ir.Constant(I32X16, [16] * 16))
         return self.builder.bitcast(bits, F32X16)
+
+    def _rounded_bits(self, value: Value) -> Value:
+        """Whose upper halves are the nearest bfloat16, ties to even; a NaN stays one."""
+        builder = self.builder
+        bits = builder.bitcast(value, I32X16)
+        odd = builder.and_(
+            builder.lshr(bits, ir.Constant(I32X16, [16] * 16)), ir.Constant(I32X16, [1] * 16)
+        )
+        rounded = builder.add(builder.add(bits, ir.Constant(I32X16, [0x7FFF] * 16)), odd)
+        quiet = builder.or_(bits, ir.Constant(I32X16, [0x400000] * 16))
+        return builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
 
     def splat(self, value: Value) -> Value:
         """16 lanes of one 32-bit value."""
@@ -129,9 +152,23 @@ class Emitter:
         return self.builder.extract_element(vector, I32(0))
 
     def dot_pairs(self, total: Value, weights: Value, pair: Value) -> Value:
-        """total + the product of 16 pairs of bfloat16 with one pair, given as 32 bits."""
-        pairs = self.builder.bitcast(self.splat(pair), BF16X32)
-        return self.call("llvm.x86.avx512bf16.dpbf16ps.512", F32X16, [total, weights, pairs])
+        """total + the product of 16 pairs of bfloat16 with one pair, all given as 32 bits."""
+        pairs = self.splat(pair)
+        if has_bfloats():
+            both = [self.builder.bitcast(bits, BF16X32) for bits in (weights, pairs)]
+            return self.call("llvm.x86.avx512bf16.dpbf16ps.512", F32X16, [total, *both])
+        for part in (self._low_floats, self._high_floats):
+            total = self.fma(part(weights), part(pairs), total)
+        return total
+
+    def _low_floats(self, pairs: Value) -> Value:
+        """The first of each pair of bfloat16 as float32."""
+        bits = self.builder.shl(pairs, ir.Constant(I32X16, [16] * 16))
+        return self.builder.bitcast(bits, F32X16)
+
+    def _high_floats(self, pairs: Value) -> Value:
+        bits = self.builder.and_(pairs, ir.Constant(I32X16, [0xFFFF0000] * 16))
+        return self.builder.bitcast(bits, F32X16)
 
 
 @intrinsic

@@ -13,19 +13,21 @@ import importlib.util
 import os
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import torch
 
 # UMBEL_NATIVE=0 leaves these kernels out: the torch twins compute everything. UMBEL_NATIVE=bf16
-# leaves out products in half precision, as on processors without them.
+# leaves out products in half precision, as on processors without them; fp32 those in bfloat16 too.
 _SWITCH = "UMBEL_NATIVE"
-_FEATURES = ("avx512f", "avx512bw", "avx512bf16")
-_HALF_FEATURE = "avx512fp16"
+_FEATURES = ("avx2", "fma", "f16c")
+_BFLOAT_FEATURES = ("avx512f", "avx512bw", "avx512bf16")
+_HALF_FEATURES = ("avx512fp16",)
 
+Arithmetic: TypeAlias = Literal["halves", "bfloats", "floats"]
 _Enter = Callable[[int, object, int, int], None]
 Answer = TypeVar("Answer")
 
@@ -33,24 +35,47 @@ Answer = TypeVar("Answer")
 @functools.cache
 def is_available() -> bool:
     """Whether numba is installed, the processor has what the kernels need, and nobody said no."""
-    if os.environ.get(_SWITCH, "1") == "0":
+    if _wanted() == "0" or _enter() is None:
         return False
     if importlib.util.find_spec("numba") is None or importlib.util.find_spec("llvmlite") is None:
         return False
-    import llvmlite.binding
+    return _has_features(_FEATURES)
 
-    features = llvmlite.binding.get_host_cpu_features()
-    return _enter() is not None and all(features.get(name, False) for name in _FEATURES)
+
+@functools.cache
+def has_bfloats() -> bool:
+    """Whether the processor multiplies bfloat16; if not, kernels compute in float32."""
+    return is_available() and _wanted() != "fp32" and _has_features(_BFLOAT_FEATURES)
 
 
 @functools.cache
 def has_halves() -> bool:
     """Whether the processor also multiplies in half precision."""
-    if not is_available() or os.environ.get(_SWITCH, "1") == "bf16":
-        return False
+    return has_bfloats() and _wanted() != "bf16" and _has_features(_HALF_FEATURES)
+
+
+def arithmetic() -> Arithmetic:
+    """What the products of this machine are computed in."""
+    if has_halves():
+        return "halves"
+    return "bfloats" if has_bfloats() else "floats"
+
+
+def keeps_code() -> bool:
+    """Whether compiled kernels go to numba's cache, which knows the processor but not the switch:
+    code for less than the processor has must not lie there."""
+    return _wanted() not in ("bf16", "fp32")
+
+
+def _wanted() -> str:
+    return os.environ.get(_SWITCH, "1")
+
+
+def _has_features(names: Sequence[str]) -> bool:
     import llvmlite.binding
 
-    return bool(llvmlite.binding.get_host_cpu_features().get(_HALF_FEATURE, False))
+    features = llvmlite.binding.get_host_cpu_features()
+    return all(features.get(name, False) for name in names)
 
 
 def run_unsafe(kernel: int, args: object) -> None:

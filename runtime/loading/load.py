@@ -10,10 +10,10 @@ from torch import Tensor
 from umbel.kernels.grouped import GroupedWeight, stack_rows
 from umbel.kernels.linear import (
     GroupedLinear,
-    HalfLinear,
     Linear,
+    NativeLinear,
     can_group,
-    can_halve,
+    is_native,
     make_linear,
 )  # fmt: skip
 from umbel.kernels.native.memory import WeightMemory
@@ -149,8 +149,8 @@ def _with_rope_factors(config: ModelConfig, factors: list[float]) -> ModelConfig
 def _grouped_linear(
     weight: GroupedWeight, bias: Tensor | None, out_dtype: torch.dtype, memory: WeightMemory
 ) -> Linear:
-    if can_halve(weight.shape):
-        return HalfLinear(weight, bias, out_dtype=out_dtype, memory=memory)
+    if is_native(weight.shape):
+        return NativeLinear(weight, bias, out_dtype=out_dtype, memory=memory)
     limit = DEFAULT_LIMITS[4 if weight.offsets is not None else 8]
     return GroupedLinear(weight, bias, max_native_rows=limit, out_dtype=out_dtype, memory=memory)
 

@@ -4,15 +4,21 @@ import pytest
 import torch
 
 from umbel.kernels.grouped import GROUP, GroupedWeight, stack_rows
-from umbel.kernels.linear import GroupedLinear, HalfLinear, can_group
+from umbel.kernels.linear import GroupedLinear, NativeLinear, can_group
 from umbel.kernels.native import threads
 
-native_only = pytest.mark.skipif(
-    not threads.is_available(), reason="needs numba and a CPU with AVX-512 BF16"
-)
+if threads.is_available():
+    from umbel.kernels.native.products import NativeProduct
 
-halves_only = pytest.mark.skipif(
-    not threads.has_halves(), reason="needs numba and a CPU with AVX-512 FP16"
+ARITHMETIC = threads.arithmetic() if threads.is_available() else None
+
+native_only = pytest.mark.skipif(ARITHMETIC is None, reason="needs numba and a CPU with AVX2")
+codes_only = pytest.mark.skipif(
+    ARITHMETIC in (None, "halves"), reason="codes are converted, or not multiplied, on this CPU"
+)
+bfloats_only = pytest.mark.skipif(ARITHMETIC != "bfloats", reason="is for bfloat16 arithmetic")
+all_rows_only = pytest.mark.skipif(
+    ARITHMETIC in (None, "bfloats"), reason="oneDNN multiplies many rows on this CPU"
 )
 
 
@@ -67,29 +73,30 @@ def test_selected_rows_are_the_rows_of_the_weight() -> None:
     assert torch.equal(weight.select_rows(idxs).dequantized(), weight.dequantized()[idxs])
 
 
-@native_only
+@codes_only
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 7, 8, 9, 31])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("outputs", [48, 80])  # an odd number of panels, and more than at once
 def test_the_native_product_is_the_exact_one_rounded_once(
-    bits: int, has_bias: bool, num_rows: int
+    bits: int, has_bias: bool, outputs: int, num_rows: int
 ) -> None:
-    weight = make_weight(bits, 48, 96)
-    bias = make_rows(1, 48)[0] if has_bias else None
+    weight = make_weight(bits, outputs, 96)
+    bias = make_rows(1, outputs)[0] if has_bias else None
     x = make_rows(num_rows, 100)[:, 2:98]  # rows with a stride
 
     with torch.inference_mode():
-        got = GroupedLinear(weight, bias, max_native_rows=64)(x)
+        got = NativeProduct(weight, bias)(x)
 
     exact = x.double() @ weight.dequantized().double().T
     if bias is not None:
         exact += bias.double()
-    assert got.shape == (num_rows, 48)
+    assert got.shape == (num_rows, outputs)
     # Half a unit in the last place of bfloat16, and what float32 sums lose.
     torch.testing.assert_close(got.double(), exact, rtol=2**-8, atol=2e-5 * 96)
 
 
-@native_only
+@bfloats_only
 @pytest.mark.parametrize("bits", [4, 8])
 def test_above_the_limit_the_dense_form_computes_the_same_product(bits: int) -> None:
     weight, x = make_weight(bits, 32, 64), make_rows(9, 64)
@@ -124,13 +131,15 @@ def half_weight(kind: str) -> GroupedWeight | torch.Tensor:
     return (torch.randn(80, 224, generator=generator) * scale).bfloat16()
 
 
-@halves_only
+@all_rows_only
 @pytest.mark.parametrize("kind", ["4", "8", "bfloat16", "tiny", "huge"])
 @pytest.mark.parametrize("num_rows", [0, 1, 2, 5, 8, 19])
-def test_products_in_halves_err_like_weights_rounded_to_bfloat16(kind: str, num_rows: int) -> None:
+def test_native_products_err_at_most_like_weights_rounded_to_bfloat16(
+    kind: str, num_rows: int
+) -> None:
     weight, bias, x = half_weight(kind), make_rows(1, 80)[0], make_rows(num_rows, 230)[:, 3:227]
 
-    got = HalfLinear(weight, bias, out_dtype=torch.float32)(x)
+    got = NativeLinear(weight, bias, out_dtype=torch.float32)(x)
 
     exact = x.double() @ dense(weight).double().T + bias.double()
     rounded = x.double() @ dense(weight).bfloat16().double().T + bias.double()
@@ -141,10 +150,10 @@ def test_products_in_halves_err_like_weights_rounded_to_bfloat16(kind: str, num_
     assert error <= 1.5 * allowed
 
 
-@halves_only
+@all_rows_only
 @pytest.mark.parametrize("kind", ["4", "8", "bfloat16"])
-def test_in_halves_a_row_has_the_same_bits_alone_and_among_others(kind: str) -> None:
-    layer, x = HalfLinear(half_weight(kind)), make_rows(23, 224)
+def test_natively_a_row_has_the_same_bits_alone_and_among_others(kind: str) -> None:
+    layer, x = NativeLinear(half_weight(kind)), make_rows(23, 224)
 
     together = layer(x)
 
@@ -152,10 +161,10 @@ def test_in_halves_a_row_has_the_same_bits_alone_and_among_others(kind: str) -> 
         assert torch.equal(layer(x[23 - count :]), together[23 - count :])
 
 
-@halves_only
+@all_rows_only
 @pytest.mark.parametrize("factor", [1e-30, 1.0, 1e4, 1e30])
-def test_in_halves_the_size_of_a_row_does_not_matter(factor: float) -> None:
-    layer, x = HalfLinear(half_weight("4"), out_dtype=torch.float32), make_rows(2, 224)
+def test_natively_the_size_of_a_row_does_not_matter(factor: float) -> None:
+    layer, x = NativeLinear(half_weight("4"), out_dtype=torch.float32), make_rows(2, 224)
     scaled = (x.float() * 2.0 ** round(torch.tensor(factor).log2().item())).bfloat16()
 
     got = layer(scaled) / 2.0 ** round(torch.tensor(factor).log2().item())
@@ -163,22 +172,22 @@ def test_in_halves_the_size_of_a_row_does_not_matter(factor: float) -> None:
     assert torch.equal(got, layer(x))
 
 
-@halves_only
-def test_in_halves_one_huge_element_costs_the_others_little() -> None:
+@all_rows_only
+def test_natively_one_huge_element_costs_the_others_little() -> None:
     weight = half_weight("4")
     x = make_rows(1, 224)
     x[0, 7] = 3e4
 
-    got = HalfLinear(weight, out_dtype=torch.float32)(x)
+    got = NativeLinear(weight, out_dtype=torch.float32)(x)
 
     exact = x.double() @ dense(weight).double().T
     assert (got - exact).norm() <= 2**-9 * exact.norm()
 
 
-@halves_only
+@all_rows_only
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_in_halves_a_row_that_is_not_finite_stays_so_and_harms_no_other(value: float) -> None:
-    layer, x = HalfLinear(half_weight("8")), make_rows(9, 224)
+def test_natively_a_row_that_is_not_finite_stays_so_and_harms_no_other(value: float) -> None:
+    layer, x = NativeLinear(half_weight("8")), make_rows(9, 224)
     clean = layer(x)
     x[4, 5] = value
 
@@ -188,12 +197,12 @@ def test_in_halves_a_row_that_is_not_finite_stays_so_and_harms_no_other(value: f
     assert torch.equal(got[[0, 1, 2, 3, 5, 6, 7, 8]], clean[[0, 1, 2, 3, 5, 6, 7, 8]])
 
 
-@halves_only
-def test_in_halves_rows_and_weights_of_zeros_give_the_bias() -> None:
+@all_rows_only
+def test_natively_rows_and_weights_of_zeros_give_the_bias() -> None:
     bias, x = make_rows(1, 32)[0], make_rows(3, 64)
 
     assert torch.equal(
-        HalfLinear(half_weight("4"))(torch.zeros(1, 224).bfloat16()).norm(),
+        NativeLinear(half_weight("4"))(torch.zeros(1, 224).bfloat16()).norm(),
         torch.tensor(0.0).bfloat16(),
     )
-    assert torch.equal(HalfLinear(torch.zeros(32, 64).bfloat16(), bias)(x), bias.expand(3, -1))
+    assert torch.equal(NativeLinear(torch.zeros(32, 64).bfloat16(), bias)(x), bias.expand(3, -1))

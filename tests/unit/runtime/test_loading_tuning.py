@@ -12,7 +12,7 @@ from umbel.kernels.native import threads
 from umbel.runtime.loading.tuning import tune_row_limits
 
 native_only = pytest.mark.skipif(
-    not threads.is_available(), reason="needs numba and a CPU with AVX-512 BF16"
+    not threads.is_available(), reason="needs numba and a CPU with AVX2"
 )
 
 

@@ -1,0 +1,140 @@
+"""Weights in the panels that the native products read: 16 outputs side by side, input after input.
+
+What lies in a panel differs by arithmetic, see `half_code`, `bfloat_code` and `float_code`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from umbel.kernels.grouped import GROUP, GroupedWeight
+from umbel.kernels.native.threads import Arithmetic
+
+LANES = 16  # outputs of a panel
+# The largest weight that sums of half precision are sure to hold, with rows scaled to below 2.
+_LARGEST = 128.0
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """scales: [panels, groups, 1 or 2, 16] float16, scales and then offsets; empty without codes.
+    factor: what products are multiplied with, a power of two."""
+
+    panels: Tensor
+    scales: Tensor
+    bits: int
+    factor: float
+
+
+def fits(shape: tuple[int, int]) -> bool:
+    """Whether a weight of this shape can be cut into whole panels."""
+    return shape[0] % LANES == 0 and shape[1] % GROUP == 0
+
+
+def pack(weight: GroupedWeight | Tensor, arithmetic: Arithmetic) -> PackedWeight:
+    """weight: [O, I], quantized, or bfloat16 where `arithmetic` is not "bfloats". The tensors of
+    the result may be views.
+
+    Raises `ValueError` for shapes that do not fill panels.
+    """
+    outputs, inputs = weight.shape
+    if not fits((outputs, inputs)):
+        raise ValueError(
+            f"a weight of shape {list(weight.shape)} does not fill panels; expected multiples of "
+            f"{LANES} outputs and {GROUP} inputs"
+        )
+    if isinstance(weight, GroupedWeight):
+        return _pack_codes(weight, arithmetic)
+    assert arithmetic != "bfloats", "bfloat16 weights are oneDNN's"
+    if arithmetic == "halves":
+        panels, factor = _pack_halves(weight)
+    else:
+        panels, factor = weight.view(-1, LANES, inputs).transpose(1, 2), 1.0
+    return PackedWeight(panels, torch.empty(0), 16, factor)
+
+
+def _pack_codes(weight: GroupedWeight, arithmetic: Arithmetic) -> PackedWeight:
+    factor = 1.0
+    if arithmetic == "halves":
+        weight, factor = _limited(weight)
+    bits = 4 if weight.codes.dtype == torch.uint8 else 8
+    if bits == 4:
+        pack_codes = _pack_words if arithmetic == "floats" else _pack_4bit_pairs
+    else:
+        pack_codes = _pack_octets if arithmetic == "floats" else _pack_8bit_pairs
+    return PackedWeight(pack_codes(weight.codes), _pack_scales(weight), bits, factor)
+
+
+def _limited(weight: GroupedWeight) -> tuple[GroupedWeight, float]:
+    """The weight divided by a power of two, if it is that large; and that power."""
+    offsets = torch.zeros(1) if weight.offsets is None else weight.offsets.float()
+    largest_code = 128 if weight.offsets is None else 15
+    largest = float((weight.scales.float().abs() * largest_code + offsets.abs()).max())
+    if not _LARGEST < largest < math.inf:
+        return weight, 1.0
+    factor = 2.0 ** math.ceil(math.log2(largest / _LARGEST))
+    return (
+        GroupedWeight(
+            weight.codes,
+            (weight.scales / factor).half(),
+            None if weight.offsets is None else (weight.offsets / factor).half(),
+        ),
+        factor,
+    )
+
+
+def _pack_halves(weight: Tensor) -> tuple[Tensor, float]:
+    """[O, I] bfloat16 -> panels of pairs of halves, scaled to below `_LARGEST`, and the factor
+    back. Exact but for weights 2**-20 times smaller than the largest."""
+    outputs, inputs = weight.shape
+    largest = float(weight.abs().max())
+    factor = 1.0
+    if 0 < largest < math.inf:
+        factor = 2.0 ** (math.floor(math.log2(largest)) + 1) / _LARGEST
+    halves = (weight.float() / factor).half().view(outputs // LANES, LANES, inputs // 2, 2)
+    return halves.permute(0, 2, 1, 3), factor
+
+
+def _pack_4bit_pairs(codes: Tensor) -> Tensor:
+    """[O, I] of 0..15 -> panels: words of four codes, whose inputs are two apart."""
+    outputs, inputs = codes.shape
+    parts = codes.numpy().reshape(outputs // LANES, LANES, inputs // GROUP, 4, 4, 2)
+    parts = parts.transpose(0, 2, 3, 1, 5, 4)  # panel, group, vector, output, input of pair, nibble
+    return _join_nibbles(parts)
+
+
+def _pack_words(codes: Tensor) -> Tensor:
+    """[O, I] of 0..15 -> panels: words of eight codes, whose inputs are four apart."""
+    outputs, inputs = codes.shape
+    parts = codes.numpy().reshape(outputs // LANES, LANES, inputs // GROUP, 8, 4)
+    return _join_nibbles(parts.transpose(0, 2, 4, 1, 3))  # panel, group, word, output, nibble
+
+
+def _join_nibbles(nibbles: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> Tensor:
+    """[..., 2 n] of 0..15 -> [..., n] bytes, the lower nibble first."""
+    octets = np.empty((*nibbles.shape[:-1], nibbles.shape[-1] // 2), np.uint8)
+    octets[...] = nibbles[..., 0::2]
+    octets |= nibbles[..., 1::2] << 4
+    return torch.from_numpy(octets)
+
+
+def _pack_8bit_pairs(codes: Tensor) -> Tensor:
+    """[O, I] of signed bytes -> panels: pairs of inputs, output by output."""
+    outputs, inputs = codes.shape
+    pairs = codes.view(outputs // LANES, LANES, inputs // 2, 2)
+    return pairs.permute(0, 2, 1, 3)
+
+
+def _pack_octets(codes: Tensor) -> Tensor:
+    """[O, I] of signed bytes -> panels: [inputs, 16]."""
+    return codes.view(-1, LANES, codes.shape[1]).transpose(1, 2)
+
+
+def _pack_scales(weight: GroupedWeight) -> Tensor:
+    """[panels, groups, 1 or 2, 16] float16: scales, then offsets."""
+    kinds = [weight.scales] if weight.offsets is None else [weight.scales, weight.offsets]
+    stacked = torch.stack(kinds).view(len(kinds), -1, LANES, weight.scales.shape[1])
+    return stacked.permute(1, 3, 0, 2)
