@@ -7,13 +7,11 @@ tokens are looked at one by one, with the state in which each leaves its leaf.
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from umbel.grammar.pushdown.configs import Config, Configs, thread_cost
 from umbel.grammar.pushdown.masks import with_specials
 from umbel.grammar.pushdown.reading import MaskRow
 from umbel.grammar.pushdown.residual import Residual
-from umbel.grammar.pushdown.rules import UNREACHABLE
 from umbel.grammar.pushdown.space import ReadingSpace
 from umbel.grammar.pushdown.stacks import Follow, Thread
 
@@ -39,20 +37,20 @@ def budget_row(configs: Configs, config: Config, space: ReadingSpace, limit: int
     end.
     """
     vocabulary = space.vocabulary
-    allowed: list[npt.NDArray[np.int32]] = []
+    row = np.zeros(vocabulary.num_words, np.uint32)
+    few: list[int] = []
     for (reader, state, follow), rest, is_doubtful in _items(config.threads, space.root):
-        ids, ends = reader.ends(state, rest)
-        if not len(ids):
-            continue
-        distinct, inverse = np.unique(ends, return_inverse=True)
-        costs = [thread_cost((reader, end, follow)) for end in distinct.tolist()]
-        near = ids[(np.minimum(costs, UNREACHABLE) <= limit)[inverse.reshape(-1)]]
-        if is_doubtful:
-            near = np.array(
-                [i for i in near.tolist() if _is_near(configs, config, i, limit)], np.int32
-            )
-        allowed.append(near)
-    row = vocabulary.pack(np.concatenate(allowed) if allowed else np.zeros(0, np.int32))
+        for ended in space.end_sets.of(reader, state, rest):
+            if thread_cost((reader, ended.state, follow)) > limit:
+                continue
+            if is_doubtful:
+                few += [i for i in ended.token_ids() if _is_near(configs, config, i, limit)]
+            elif ended.row is not None:
+                row |= ended.row
+            else:
+                few += ended.token_ids()
+    if few:
+        row |= vocabulary.pack(np.array(few, np.int32))
     if config.can_end:
         row |= vocabulary.eos_row
     return row

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from umbel.grammar.pushdown.counted_reader import CountedBase, CountedReader
 from umbel.grammar.pushdown.dfa_reader import DfaReader
+from umbel.grammar.pushdown.end_sets import EndSets
 from umbel.grammar.pushdown.leaves import (
     CountedLeaf,
     DfaLeaf,
@@ -54,6 +55,7 @@ class ReadingSpace(ResidualSpace):
         missing = set(range(256)) - lone - _NEVER_IN_TEXT
         self.is_complete = not missing
         self.is_ordinary = missing <= _RARE
+        self.end_sets = EndSets(vocabulary)
         self._readers: OrderedDict[bytes, Reader] = OrderedDict()
         self._bases: OrderedDict[bytes, CountedBase] = OrderedDict()
         self._rows: OrderedDict[object, tuple[object, Mask]] = OrderedDict()
