@@ -27,8 +27,29 @@ def forbid_unmasked(logits: Tensor, rows: list[int], packed: NDArray[np.uint32])
             f"got masks of shape {packed.shape} for {len(rows)} rows of {logits.shape[1]} logits; "
             f"expected ({len(rows)}, {num_words})"
         )
-    allowed = torch.from_numpy(unpack_masks(packed, logits.shape[1])).to(logits.device)
+    allowed = np.ones(logits.shape, dtype=np.bool_)
+    allowed[rows] = unpack_masks(packed, logits.shape[1])
     forbidden_logit = torch.tensor(-torch.inf, device=logits.device)
-    # `where` is three times as fast as `masked_fill_` with the mask negated.
-    for row, row_allowed in zip(rows, allowed, strict=True):
-        torch.where(row_allowed, logits[row], forbidden_logit, out=logits[row])
+    # Once for all rows: threads that meet for each of them cost more than the work. `where` takes a
+    # third of the time of `masked_fill_` with the mask negated.
+    torch.where(torch.from_numpy(allowed).to(logits.device), logits, forbidden_logit, out=logits)
+
+
+def is_allowed(packed: NDArray[np.uint32], token_id: int) -> bool:
+    """Whether a mask allows a token. packed: [ceil(V / 32)] uint32."""
+    return bool(int(packed[token_id >> 5]) >> (token_id & 31) & 1)
+
+
+def most_likely_allowed(
+    logits: NDArray[np.float32], packed: NDArray[np.uint32]
+) -> tuple[float, int]:
+    """The highest logit of the allowed tokens and its token, the lowest id among equals; NaN if an
+    allowed logit is; (-inf, 0) if no token is allowed.
+
+    logits: [V] float32; packed: [ceil(V / 32)] uint32.
+    """
+    ids = np.flatnonzero(unpack_masks(packed[None], len(logits))[0])
+    if not len(ids):
+        return -np.inf, 0
+    best = int(ids[logits[ids].argmax()])
+    return float(logits[best]), best

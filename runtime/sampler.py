@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from umbel.kernels.masks import forbid_unmasked
+from umbel.kernels.masks import forbid_unmasked, is_allowed, most_likely_allowed
 from umbel.kernels.sampling import (
     Filter,
     add_bias,
@@ -54,6 +54,15 @@ class SamplingRow:
             or self.banned_ids
             or self.params.logit_bias
             or self.params.has_penalties
+        )
+
+    @property
+    def is_only_masked(self) -> bool:
+        """Whether the most likely token of those that a mask allows is the choice."""
+        return (
+            self.mask_row is not None
+            and self.params.is_greedy
+            and not (self.banned_ids or self.params.logit_bias or self.params.has_penalties)
         )
 
 
@@ -119,6 +128,11 @@ class Sampler:
             if drawn:
                 tokens[drawn] = _draw(edited, [rows[i] for i in drawn], drawn)
             peaks, token_ids = best.tolist(), tokens.tolist()
+            for i, row in enumerate(rows):
+                if row.is_only_masked:
+                    peaks[i], token_ids[i] = _best_allowed(
+                        edited[i], _mask_of(row, masks), peaks[i], token_ids[i]
+                    )
             results = [
                 Sampled(token_id) if np.isfinite(peak) else Sampled(-1, error=_no_choice(peak, row))
                 for token_id, peak, row in zip(token_ids, peaks, rows, strict=True)
@@ -155,19 +169,24 @@ class Sampler:
         rows: Sequence[SamplingRow],
         masks: NDArray[np.uint32] | None,
     ) -> Tensor:
-        """[B, V], what the rows choose from; `logits` itself if that is the same."""
-        is_edited = any(row.is_edited for row in rows)
+        """[B, V], what the rows choose from, those apart that are only masked; `logits` itself if
+        that is the same.
+        """
+        is_edited = any(row.is_edited and not row.is_only_masked for row in rows)
         if not is_edited and list(logits_rows) == list(range(len(logits))):
             return logits
         edited = logits.index_select(0, torch.tensor(logits_rows, device=logits.device))
         if is_edited:
             for i, row in enumerate(rows):
                 _edit(edited[i], row)
-            masked = [(i, row.mask_row) for i, row in enumerate(rows) if row.mask_row is not None]
+            masked = [
+                i
+                for i, row in enumerate(rows)
+                if row.mask_row is not None and not row.is_only_masked
+            ]
             if masked:
-                assert masks is not None, "a row names a mask, but the step has none"
-                idxs = [i for i, _ in masked]
-                forbid_unmasked(edited, idxs, masks[[mask_row for _, mask_row in masked]])
+                packed = np.stack([_mask_of(rows[i], masks) for i in masked])
+                forbid_unmasked(edited, masked, packed)
         return edited
 
     def _add_logprobs(
@@ -192,6 +211,23 @@ class Sampler:
         )
         for (i, _), score in zip(wanted, scores, strict=True):
             results[i].logprob = score
+
+
+def _mask_of(row: SamplingRow, masks: NDArray[np.uint32] | None) -> NDArray[np.uint32]:
+    assert masks is not None, "a row names a mask, but the step has none"
+    packed: NDArray[np.uint32] = masks[row.mask_row]
+    return packed
+
+
+def _best_allowed(
+    logits: Tensor, packed: NDArray[np.uint32], peak: float, token_id: int
+) -> tuple[float, int]:
+    """The highest allowed logit and its token; `peak` and `token_id` are those of all, which mostly
+    are the same. logits: [V].
+    """
+    if np.isfinite(peak) and is_allowed(packed, token_id):
+        return peak, token_id
+    return most_likely_allowed(logits.cpu().numpy(), packed)
 
 
 def _edit(logits: Tensor, row: SamplingRow) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from umbel.kernels.masks import forbid_unmasked, unpack_masks
+from umbel.kernels.masks import forbid_unmasked, is_allowed, most_likely_allowed, unpack_masks
 from umbel.kernels.sampling import (
     Filter,
     add_bias,
@@ -228,3 +228,31 @@ def test_packed_masks_forbid_what_bool_masks_forbid(vocab_size: int) -> None:
 def test_masks_of_another_width_are_refused() -> None:
     with pytest.raises(ValueError, match=r"expected \(1, 2\)"):
         forbid_unmasked(torch.zeros(1, 33), [0], np.zeros((1, 1), dtype=np.uint32))
+
+
+@pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 100, 4097])
+def test_the_most_likely_allowed_token_is_that_of_the_masked_row(vocab_size: int) -> None:
+    rng = np.random.default_rng(vocab_size)
+    for share in (0.0, 0.01, 0.5, 1.0):
+        allowed = rng.random(vocab_size) < share
+        packed = np.zeros(-(-vocab_size // 32), dtype=np.uint32)
+        for token in np.flatnonzero(allowed):
+            packed[token // 32] |= np.uint32(1 << (token % 32))
+        # Few values, so that many are equal.
+        row = rng.integers(0, 5, vocab_size).astype(np.float32)
+        row[~allowed & (rng.random(vocab_size) < 0.1)] = np.nan
+        masked = np.where(allowed, row, -np.inf)
+
+        peak, token_id = most_likely_allowed(row, packed)
+
+        assert (peak, token_id) == (masked.max(), masked.argmax())
+        assert [is_allowed(packed, i) for i in range(vocab_size)] == allowed.tolist()
+
+
+def test_a_nan_among_the_allowed_is_the_most_likely() -> None:
+    row = np.array([0.0, np.nan, 2.0], dtype=np.float32)
+
+    peak, token_id = most_likely_allowed(row, np.array([0b110], dtype=np.uint32))
+
+    assert np.isnan(peak)
+    assert token_id == 1

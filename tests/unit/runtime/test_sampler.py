@@ -179,6 +179,21 @@ def test_a_row_with_nan_or_nothing_to_choose_fails_alone(temperature: float) -> 
     assert "inf" in messages[2]
 
 
+def test_greedy_rows_that_are_only_masked_choose_as_edited_ones() -> None:
+    logits, rng = make_logits(40), np.random.default_rng(0)
+    logits[:, 9] = 9.0  # equal to others in some rows
+    logits[::3, 30] = 9.0
+    allowed = [set(np.flatnonzero(rng.random(V) < share).tolist()) for share in (0.9, 0.2, 0.03)]
+    masks = pack(*allowed)
+    plain = [make_row(temperature=0.0, mask_row=i % 3) for i in range(40)]
+    edited = [make_row(temperature=0.0, mask_row=i % 3, logit_bias={0: 0.0}) for i in range(40)]
+
+    sampled = Sampler(V).sample(logits, range(40), plain, masks)
+
+    assert sampled == Sampler(V).sample(logits, range(40), edited, masks)
+    assert all(choice.token_id in allowed[i % 3] for i, choice in enumerate(sampled))
+
+
 def test_a_nan_that_the_mask_forbids_does_no_harm() -> None:
     logits = make_logits(1)
     logits[0, 7] = math.nan
