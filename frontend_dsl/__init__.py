@@ -1,6 +1,7 @@
 """The language: programs that generate, choose, fork and join on an engine."""
 
 from umbel.frontend_dsl.calls import assistant, gen, image, select, system, user
+from umbel.frontend_dsl.choosing import best
 from umbel.frontend_dsl.client import CallHandle, Client
 from umbel.frontend_dsl.connection import Connection, connect
 from umbel.frontend_dsl.errors import ProgramError, Site
@@ -42,6 +43,7 @@ __all__ = [
     "VariableFailed",
     "arun_graph",
     "assistant",
+    "best",
     "connect",
     "draw",
     "gen",

@@ -18,6 +18,17 @@ from umbel.runtime.errors import InvalidRequest
 Key = tuple[str, str]  # the branch of a call and its name there
 
 
+class GivenValue(PendingCall):
+    """A value that no call made: which of several texts it is was decided."""
+
+    kind = "given"
+
+    def __init__(self, branch: Branch, name: str, site: Site, text: str) -> None:
+        super().__init__(branch, name, site, f"the value {name!r}")
+        self.value = text
+        self.set()
+
+
 class GraphValues:
     """Evaluates what nodes are made of. `calls` and `branches` grow as the run goes on.
 

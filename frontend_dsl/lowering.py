@@ -5,19 +5,20 @@ its nodes to the branch until one needs a value that is not there; a decision pu
 arm in its own place, in each lane that the arms touch. No thread and no greenlet waits for a call.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from umbel.frontend_dsl.branch import Branch, Signal
 from umbel.frontend_dsl.calls import Gen, Select
 from umbel.frontend_dsl.calls import select as checked_select
+from umbel.frontend_dsl.choosing import best_of, checked_score, fork_each
 from umbel.frontend_dsl.errors import ProgramError, Site
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.graph.loops import turn
 from umbel.frontend_dsl.graph.nodes import RESULT, TOOLS, AnyNode, Block, Graph, Ref
 from umbel.frontend_dsl.graph.values import NoValue
-from umbel.frontend_dsl.graph_values import GraphValues
+from umbel.frontend_dsl.graph_values import GivenValue, GraphValues
+from umbel.frontend_dsl.lanes import Item, Lane, Order, Waiting
 from umbel.frontend_dsl.operations import AppendText, AppendTokens, CloseRole, ForkPoint, Mark
 from umbel.frontend_dsl.operations import OpenRole as OpenRoleOperation
 from umbel.frontend_dsl.passes.keep import NAME as KEEP
@@ -29,57 +30,8 @@ from umbel.runtime.errors import InvalidRequest
 if TYPE_CHECKING:
     from umbel.frontend_dsl.execution import Execution
 
-Order = tuple[int, ...]  # where in the program's order an item stands
 Result = TypeVar("Result")
 _ALL = "$all"  # the only lane of a graph that is not parallel
-
-
-class Item:
-    """A node in its lanes. A decision that was made has, per lane, what stands in its place."""
-
-    __slots__ = ("chosen", "lanes", "node", "order")
-
-    def __init__(self, node: AnyNode, order: Order, lanes: tuple[str, ...]) -> None:
-        self.node = node
-        self.order = order
-        self.lanes = lanes
-        self.chosen: dict[str, list[Item]] | None = None
-
-
-class Lane:
-    """Items in program order; `branch` is there when its fork was reached."""
-
-    __slots__ = ("branch", "is_waiting", "items", "name", "run")
-
-    def __init__(self, run: "GraphRun", name: str, branch: Branch | None) -> None:
-        self.run = run
-        self.name = name
-        self.branch = branch
-        self.items: deque[Item] = deque()
-        self.is_waiting = False  # a wake-up is under way or a signal will send one
-
-    def wake(self) -> None:
-        self.run.execution.driver.advance_later(self)
-
-    def advance(self) -> None:
-        self.is_waiting = False
-        self.run.advance(self)
-
-
-class Waiting:
-    """Wakes a decision, whose lanes may all stand elsewhere."""
-
-    __slots__ = ("item", "run")
-
-    def __init__(self, run: "GraphRun", item: Item) -> None:
-        self.run = run
-        self.item = item
-
-    def wake(self) -> None:
-        self.run.execution.driver.advance_later(self)
-
-    def advance(self) -> None:
-        self.run.decide(self.item)
 
 
 class GraphRun:
@@ -155,6 +107,10 @@ class GraphRun:
                     return has_moved
                 lane.items.popleft()
                 lane.items.extendleft(reversed(item.chosen.get(lane.name, [])))
+            elif isinstance(item.node, nodes.Best):
+                if item.chosen is None and not self._choose(item, lane):
+                    return has_moved
+                lane.items.popleft()
             elif self._is_ready(item, lane):
                 lane.items.popleft()
                 self._readers.pop(item, None)
@@ -206,12 +162,13 @@ class GraphRun:
         if not self._graph.is_parallel:
             return (_ALL,)
         if not isinstance(node, nodes.Decide | nodes.Loop):
-            return (nodes.lane_of(node),)
+            return nodes.lanes_of(node)
         known = self._touched.get(id(node))
         if known is None:
             blocks = nodes.blocks_of(node)
-            inner = {nodes.lane_of(n) for block in blocks for n in nodes.walk(block)
-                     if not isinstance(n, nodes.Decide | nodes.Loop | nodes.Again)}  # fmt: skip
+            inner = {lane for block in blocks for n in nodes.walk(block)
+                     if not isinstance(n, nodes.Decide | nodes.Loop | nodes.Again)
+                     for lane in nodes.lanes_of(n)}  # fmt: skip
             # The node is kept, so that its id stays its own: turns of loops come and go.
             known = self._touched[id(node)] = (node, tuple(sorted(inner or {RESULT})))
         return known[1]
@@ -226,11 +183,8 @@ class GraphRun:
 
     def _is_ready(self, item: Item, lane: Lane) -> bool:
         node = item.node
-        if self._graph.is_parallel and lane.branch is None and not self._is_free(node):
-            branch = self._branches.get(nodes.lane_of(node))
-            if branch is None:
-                return False  # its fork wakes the lane
-            lane.branch = branch
+        if not self._has_begun(lane):
+            return False  # its fork wakes the lane
         if isinstance(node, nodes.Join):
             return self._is_joined(node, lane)
         if nodes.reads_of(node) and not self._has_values(node, lane):
@@ -241,9 +195,11 @@ class GraphRun:
         is_tool = isinstance(node, nodes.CallTool) and not node.is_pure
         return not is_tool or self._is_next(item, lane)
 
-    @staticmethod
-    def _is_free(node: AnyNode) -> bool:
-        return nodes.lane_of(node) in (TOOLS, RESULT)
+    def _has_begun(self, lane: Lane) -> bool:
+        """Whether the branch is there, for a lane that has one."""
+        if lane.branch is None:
+            lane.branch = self._branches.get(lane.name)
+        return lane.branch is not None or lane.name in (TOOLS, RESULT, _ALL)
 
     def _has_values(self, node: AnyNode, waiter: Lane | Waiting) -> bool:
         for key in nodes.reads_of(node):
@@ -277,6 +233,23 @@ class GraphRun:
                     mark.reached.waiting.append(lane)
                     lane.is_waiting = True
                     return False
+        return True
+
+    def _choose(self, item: Item, lane: Lane) -> bool:
+        """Whether the best branches were chosen: all candidates have come here, and are rated."""
+        lanes = [self._lane(name) for name in item.lanes]
+        if not all(one.items and one.items[0] is item and self._has_begun(one) for one in lanes):
+            return False
+        if not self._has_values(item.node, lane):
+            self._readers[item] = None
+            lane.is_waiting = True
+            return False
+        self._readers.pop(item, None)
+        self._num_items -= 1
+        self._run_item(item)
+        item.chosen = {}
+        for other in lanes:
+            other.wake()
         return True
 
     # Handing out.
@@ -313,6 +286,12 @@ class GraphRun:
                                     made.seed, site))  # fmt: skip
         elif isinstance(node, nodes.Fork):
             self._fork(node, site)
+        elif isinstance(node, nodes.Best):
+            self._best(node, site)
+        elif isinstance(node, nodes.Give):
+            text = self._values.text(node.parts)
+            given = GivenValue(self._branches[node.branch], node.name, site, text)
+            self._define((node.branch, node.name), given)
         elif isinstance(node, nodes.OpenRole):
             branch = self._branches[node.branch]
             branch.role = node.role
@@ -355,14 +334,35 @@ class GraphRun:
 
     def _fork(self, node: nodes.Fork, site: Site) -> None:
         branch = self._branches[node.branch]
-        taken = next((path for path in node.children if path in self._branches), None)
+        branch.num_forks += 1
+        children = self._begin([branch] * len(node.children), node.children)
+        branch.add(ForkPoint(children, site))
+        self._wake(children)
+
+    def _best(self, node: nodes.Best, site: Site) -> None:
+        scores = [checked_score(self._values.data(score, site)) for score in node.scores]
+        candidates = [self._branches[path] for path in node.candidates]
+        parents = [candidates[index] for index in best_of(scores, len(node.children))]
+        self._branches[node.branch].num_forks += 1
+        children = self._begin(parents, node.children)
+        for parent, child in zip(parents, children, strict=True):
+            for name in node.names:
+                if name not in parent.variables:
+                    raise InvalidRequest(f"there is no variable {name!r} of {parent.path}")
+                self._define((child.path, name), parent.variables[name])
+        fork_each(parents, children, site)
+        self._wake(children)
+
+    def _begin(self, parents: Sequence[Branch], paths: Sequence[str]) -> list[Branch]:
+        taken = next((path for path in paths if path in self._branches), None)
         if taken is not None:
             raise InvalidRequest(f"the branch {taken!r} exists already")
-        branch.num_forks += 1
-        children = [self.execution.new_branch(branch, path) for path in node.children]
-        for child in children:
-            self._branches[child.path] = child
-        branch.add(ForkPoint(children, site))
+        pairs = zip(parents, paths, strict=True)
+        children = [self.execution.new_branch(parent, path) for parent, path in pairs]
+        self._branches.update({child.path: child for child in children})
+        return children
+
+    def _wake(self, children: Sequence[Branch]) -> None:
         for child in children:
             lane = self._lanes.get(child.path)
             if lane is not None:

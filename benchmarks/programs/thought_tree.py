@@ -21,10 +21,9 @@ def solve(s: State, problem: str) -> str:
             way += beginning + umbel.gen("steps", max_tokens=32, stop="\n\n")
         way += umbel.user("Is this a good way to solve the problem? Answer yes or no.")
         way += umbel.assistant(umbel.select("good", ["Yes", "No"]))
-    good = [way for way in ways if way["good"] == "Yes"]
-    rest = [way for way in ways if way["good"] != "Yes"]
+    kept = umbel.best(ways, NUM_KEPT, key=lambda way: way.meta("good").distribution["Yes"])
     numbers = []
-    for way in (good + rest)[:NUM_KEPT]:
+    for way in kept:
         way += umbel.user("Finish it and say the number that was asked for.")
         for end, finish in zip(way.fork(len(FINISHES)), FINISHES, strict=True):
             with end.assistant():

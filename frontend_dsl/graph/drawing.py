@@ -10,6 +10,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Arg,
     Arm,
     Await,
+    Best,
     Block,
     CallTool,
     Choose,
@@ -19,6 +20,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Decoded,
     Fork,
     Generate,
+    Give,
     Graph,
     Join,
     Leave,
@@ -40,7 +42,8 @@ from umbel.frontend_dsl.graph.nodes import (
 _WIDTH = 60  # characters of a text that are shown
 _ROW_PX, _INDENT_PX, _CHAR_PX, _PAD_PX = 26, 22, 7.3, 12
 _FILLS = {
-    "gen": "#dbeafe", "select": "#dbeafe", "decide": "#fef3c7", "loop": "#fef3c7",
+    "gen": "#dbeafe", "select": "#dbeafe", "decide": "#fef3c7", "best": "#fef3c7",
+    "loop": "#fef3c7",
     "call": "#dcfce7", "leave": "#fee2e2", "return": "#ede9fe",
 }  # fmt: skip
 
@@ -179,6 +182,11 @@ def describe(node: AnyNode) -> str:
         return f"{node.branch} += select({node.name!r}, [{choices}])"
     if isinstance(node, Fork):
         return f"{node.branch} forks into {len(node.children)}"
+    if isinstance(node, Best):
+        scores = _short(", ".join(_data(score) for score in node.scores))
+        return f"fork the {len(node.children)} best of {len(node.candidates)} branches by {scores}"
+    if isinstance(node, Give):
+        return f"{node.branch}[{node.name!r}] = {_template(node.parts)}"
     if isinstance(node, Join):
         return f"wait for {len(node.branches)} branches"
     if isinstance(node, Await):

@@ -10,6 +10,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Again,
     AnyNode,
     Arg,
+    Best,
     Block,
     CallTool,
     Choose,
@@ -18,6 +19,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Decoded,
     Fork,
     Generate,
+    Give,
     Join,
     Literal,
     Loop,
@@ -74,13 +76,14 @@ def check_loop(loop: Loop) -> None:
     ends = set(map(id, _ends(loop.body)))
     mark = "{" + loop.index
     nodes = list(walk(loop.body))
-    forked = {child for node in nodes if isinstance(node, Fork) for child in node.children}
+    forked = {child for node in nodes if isinstance(node, Fork | Best) for child in node.children}
     for node in nodes:
         if isinstance(node, Again) and id(node) not in ends:
             raise InvalidRequest(f"{where} goes on in the middle of a path")
-        branch = getattr(node, "branch", "")
-        if mark in branch and branch not in forked:
-            raise InvalidRequest(f"{where} uses {branch!r}, which is no branch of the same turn")
+        used = node.candidates if isinstance(node, Best) else (getattr(node, "branch", ""),)
+        for branch in used:
+            if mark in branch and branch not in forked:
+                raise InvalidRequest(f"{where} uses {branch!r}, no branch of the same turn")
 
 
 def _ends(block: Block) -> Iterator[AnyNode]:
@@ -113,11 +116,15 @@ class Renaming:
             value = getattr(node, name, None)
             if isinstance(value, str):
                 changes[name] = self._name(value)
-        if isinstance(node, Fork):
+        if isinstance(node, Fork | Best):
             changes["children"] = tuple(map(self._name, node.children))
+        if isinstance(node, Best):
+            changes["candidates"] = tuple(map(self._name, node.candidates))
+            changes["names"] = tuple(map(self._name, node.names))
+            changes["scores"] = tuple(map(self._data, node.scores))
         elif isinstance(node, Join):
             changes["branches"] = tuple(map(self._name, node.branches))
-        elif isinstance(node, Say):
+        elif isinstance(node, Say | Give):
             changes["parts"] = self.template(node.parts)
         elif isinstance(node, Choose):
             changes["choices"] = tuple(map(self.template, node.choices))

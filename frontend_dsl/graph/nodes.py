@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-VERSION = 2
+VERSION = 3
 
 
 class Op(msgspec.Struct, frozen=True, array_like=True):
@@ -140,6 +140,30 @@ class Fork(Node, frozen=True, kw_only=True, tag="fork"):
     children: tuple[str, ...]
 
 
+class Best(Node, frozen=True, kw_only=True, tag="best"):
+    """Fork the best of `candidates`: the first of `children` goes on from the one with the highest
+    of `scores`, and so on; of equal ones the earlier. The children are named below `branch`.
+
+    `names`: variables that all candidates have; a child has those of the one it goes on from.
+    """
+
+    branch: str
+    candidates: tuple[str, ...]
+    scores: tuple["Number | Literal", ...]
+    children: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+
+class Give(Node, frozen=True, kw_only=True, tag="give"):
+    """The value `name` of `branch` is this text; it is not appended. What the ways of a decision
+    have in common for those who read on.
+    """
+
+    branch: str
+    name: str
+    parts: Template
+
+
 class Join(Node, frozen=True, kw_only=True, tag="join"):
     """Go on when `branches` have done all that was appended to them."""
 
@@ -229,6 +253,8 @@ AnyNode: TypeAlias = (
     | Generate
     | Choose
     | Fork
+    | Best
+    | Give
     | Join
     | Await
     | OpenRole
@@ -295,7 +321,7 @@ def with_blocks(node: AnyNode, blocks: list[Block]) -> AnyNode:
 
 def templates_of(node: AnyNode) -> list[Template]:
     """The texts that `node` puts together."""
-    if isinstance(node, Say):
+    if isinstance(node, Say | Give):
         return [node.parts]
     if isinstance(node, Choose):
         return list(node.choices)
@@ -308,6 +334,8 @@ def data_of(node: AnyNode) -> list[Data]:
         return [node.value]
     if isinstance(node, CallTool):
         return [value for _, value in node.arguments]
+    if isinstance(node, Best):
+        return list(node.scores)
     return [value for _, value in node.given] if isinstance(node, Generate) else []
 
 
@@ -344,13 +372,15 @@ TOOLS = "$tools"  # the lane of the tool calls, and the "branch" of what they re
 RESULT = "$result"  # the lane of what the program returns
 
 
-def lane_of(node: AnyNode) -> str:
-    """The branch that `node` appends to, or the lane that keeps nodes of its kind in order."""
+def lanes_of(node: AnyNode) -> tuple[str, ...]:
+    """The branches that `node` goes on from, or the lane that keeps nodes of its kind in order."""
     if isinstance(node, CallTool):
-        return TOOLS
-    if isinstance(node, Say | Generate | Choose | Fork | OpenRole | CloseRole):
-        return node.branch
-    return RESULT
+        return (TOOLS,)
+    if isinstance(node, Best):
+        return tuple(dict.fromkeys(node.candidates))
+    if isinstance(node, Say | Generate | Choose | Fork | Give | OpenRole | CloseRole):
+        return (node.branch,)
+    return (RESULT,)
 
 
 def _leaves(data: Data) -> Iterator[Data]:

@@ -17,6 +17,7 @@ from umbel.frontend_dsl.graph.nodes import (
     VERSION,
     AnyNode,
     Arg,
+    Best,
     Block,
     Choose,
     Decide,
@@ -123,7 +124,7 @@ def _cost(node: AnyNode, graph: Graph) -> dict[str, int]:
         return {"max_calls": 1, "max_tokens": tokens}
     if isinstance(node, Choose):
         return {"max_calls": 1}
-    return {"max_branches": len(node.children)} if isinstance(node, Fork) else {}
+    return {"max_branches": len(node.children)} if isinstance(node, Fork | Best) else {}
 
 
 def _check_node(node: AnyNode, graph: Graph, limits: GraphLimits) -> None:
@@ -135,6 +136,8 @@ def _check_node(node: AnyNode, graph: Graph, limits: GraphLimits) -> None:
         _check_options(node, graph)
     elif isinstance(node, Fork):
         _bound("max_width", len(node.children), limits.max_width, "branches of one fork")
+    elif isinstance(node, Best):
+        _bound("max_width", len(node.candidates), limits.max_width, "branches to choose from")
     elif isinstance(node, Choose):
         _bound("max_choices", len(node.choices), limits.max_choices, "choices")
     elif isinstance(node, Loop):

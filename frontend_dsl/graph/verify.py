@@ -14,12 +14,14 @@ from umbel.frontend_dsl.graph.nodes import (
     Again,
     AnyNode,
     Arg,
+    Best,
     Block,
     CallTool,
     Choose,
     Decide,
     Fork,
     Generate,
+    Give,
     Graph,
     Join,
     Leave,
@@ -27,7 +29,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Ref,
     Return,
     blocks_of,
-    lane_of,
+    lanes_of,
     reads_of,
     templates_of,
 )
@@ -151,9 +153,9 @@ class _Verifier:
         return _meet(scope, ends)
 
     def _node(self, node: AnyNode, scope: Scope) -> None:
-        branch = lane_of(node)
-        if not branch.startswith("$") and branch not in scope.branches:
-            self._error(node, f"there is no branch {branch!r} here")
+        for branch in lanes_of(node):
+            if not branch.startswith("$") and branch not in scope.branches:
+                self._error(node, f"there is no branch {branch!r} here")
         for owner, name in reads_of(node):
             self._reads.add((owner, name))
             if (owner, name) not in scope.values:
@@ -163,7 +165,11 @@ class _Verifier:
         if isinstance(node, Generate | Choose):
             self._call(node, scope)
         elif isinstance(node, Fork):
-            self._fork(node, scope)
+            self._fork(node.branch, node.children, node, scope)
+        elif isinstance(node, Best):
+            self._best(node, scope)
+        elif isinstance(node, Give):
+            scope.values.add((node.branch, node.name))
         elif isinstance(node, CallTool):
             scope.values.add((TOOLS, node.id))
         elif isinstance(node, Join):
@@ -186,12 +192,27 @@ class _Verifier:
             if options.get("ignore_eos") and options.get("max_tokens", 1) is None:
                 self._warn(node, f"gen({node.name!r}) cannot end before the context is full")
 
-    def _fork(self, node: Fork, scope: Scope) -> None:
-        prefix = node.branch + "/"
-        for child in node.children:
+    def _fork(self, branch: str, children: tuple[str, ...], node: AnyNode, scope: Scope) -> None:
+        prefix = branch + "/"
+        for child in children:
             if child in scope.branches or not child.startswith(prefix):
-                self._error(node, f"{child!r} is no new branch below {node.branch!r}")
+                self._error(node, f"{child!r} is no new branch below {branch!r}")
             scope.branches.add(child)
+
+    def _best(self, node: Best, scope: Scope) -> None:
+        if len(node.scores) != len(node.candidates) or len(node.children) > len(node.candidates):
+            self._error(node, "best needs a score for each candidate, and no more children")
+        if node.branch not in scope.branches:
+            self._error(node, f"there is no branch {node.branch!r} here")
+        for name in node.names:
+            for candidate in node.candidates:
+                owner = _owner(candidate, name, scope.values)
+                if owner is None:
+                    self._error(node, f"there is no variable {name!r} of {candidate} here")
+                else:
+                    self._reads.add(owner)
+            scope.values.update((child, name) for child in node.children)
+        self._fork(node.branch, node.children, node, scope)
 
     def _arguments(self, node: AnyNode) -> None:
         parts = [part for parts in templates_of(node) for part in parts]
@@ -246,6 +267,15 @@ class _Verifier:
     def _site(self, node: AnyNode) -> Site:
         files = self._graph.files
         return Site(files[node.file] if node.file < len(files) else self._graph.name, node.line)
+
+
+def _owner(branch: str, name: str, values: set[Value]) -> Value | None:
+    """The branch on the way up from `branch` that has a value `name`."""
+    while branch:
+        if (branch, name) in values:
+            return (branch, name)
+        branch = branch.rpartition("/")[0]
+    return None
 
 
 def _meet(scope: Scope, ends: list[Scope]) -> bool:

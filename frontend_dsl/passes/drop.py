@@ -12,6 +12,7 @@ from umbel.frontend_dsl.graph.nodes import (
     TOOLS,
     AnyNode,
     Await,
+    Best,
     Block,
     CallTool,
     Choose,
@@ -19,6 +20,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Decide,
     Fork,
     Generate,
+    Give,
     Graph,
     Join,
     Leave,
@@ -116,6 +118,14 @@ def _alive(block: Block, live: frozenset[str], reads: Reads) -> tuple[Block, fro
             if not live.intersection(node.children):
                 continue
             live |= {node.branch}
+        elif isinstance(node, Best):
+            values = {(child, name) for child in node.children for name in node.names}
+            if not (live.intersection(node.children) or values & reads):
+                continue
+            live = live.union(node.candidates)
+        elif isinstance(node, Give):
+            if (node.branch, node.name) not in reads:
+                continue
         elif isinstance(node, Join | Await):
             continue
         kept.append(node)

@@ -16,7 +16,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Graph,
     Loop,
     blocks_of,
-    lane_of,
+    lanes_of,
     reads_of,
 )
 
@@ -48,14 +48,14 @@ def _find(
             for inner in blocks_of(node):
                 _find(inner, {*around, *sources}, waited, kept)
             continue
-        lane = lane_of(node)
-        if lane in (TOOLS, RESULT):
-            continue
-        if {*around, *sources} - {lane} and lane in waited:
-            waited[lane] = True
-        if isinstance(node, Generate | Choose):
-            if waited.get(lane):
-                kept[lane] = None
-            waited[lane] = False
-        else:
-            waited.setdefault(lane, False)
+        for lane in lanes_of(node):
+            if lane in (TOOLS, RESULT):
+                continue
+            if {*around, *sources} - {lane} and lane in waited:
+                waited[lane] = True
+            if isinstance(node, Generate | Choose):
+                if waited.get(lane):
+                    kept[lane] = None
+                waited[lane] = False
+            else:
+                waited.setdefault(lane, False)

@@ -8,6 +8,7 @@ import msgspec
 
 from umbel.frontend_dsl.graph.nodes import (
     Arg,
+    Best,
     Block,
     Choose,
     Decide,
@@ -17,7 +18,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Loop,
     Say,
     blocks_of,
-    lane_of,
+    lanes_of,
     reads_of,
     templates_of,
     walk,
@@ -62,7 +63,7 @@ def _head(block: Block) -> str:
             text += "".join(str(part) for part in node.parts)
         elif isinstance(node, Say):
             return text + (node.parts[0] if isinstance(node.parts[0], str) else "")
-        elif isinstance(node, Generate | Choose | Fork | Decide | Loop):
+        elif isinstance(node, Generate | Choose | Fork | Best | Decide | Loop):
             return text
     return text
 
@@ -98,8 +99,12 @@ def _ranked(
         elif isinstance(node, Fork):
             children = max((after.get(child, 0) for child in node.children), default=0)
             chain = after[node.branch] = max(after.get(node.branch, 0), children)
+        elif isinstance(node, Best):
+            chain = max((after.get(child, 0) for child in node.children), default=0)
+            for branch in node.candidates:
+                after[branch] = max(after.get(branch, 0), chain)
         else:
-            chain = max(chain, after.get(lane_of(node), 0))
+            chain = max([chain, *(after.get(lane, 0) for lane in lanes_of(node))])
         for value in reads_of(node):
             readers[value] = max(readers.get(value, 0), chain)
         longest = max(longest, chain)

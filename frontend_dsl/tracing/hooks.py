@@ -18,12 +18,13 @@ from types import (
 )
 from typing import Any, NoReturn
 
-from umbel.frontend_dsl import calls
+from umbel.frontend_dsl import calls, choosing
 from umbel.frontend_dsl.calls import Select
 from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph.nodes import Op
 from umbel.frontend_dsl.state import reduced
 from umbel.frontend_dsl.tools import Tool
+from umbel.frontend_dsl.tracing.choosing import trace_best
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
 from umbel.frontend_dsl.tracing.numbers import TraceNumber
 from umbel.frontend_dsl.tracing.recorder import Recording, TraceForks, TraceState
@@ -57,6 +58,8 @@ class Hooks:
         self._guards = guards
         self._worlds: dict[int, dict[str, Any]] = {}  # per module, this path's copy
         self._functions: dict[tuple[int, bool], Callable[..., Any]] = {}
+        # A number is only compared with others: its digits are not followed, though they are few.
+        self._keeps_numbers = False
         self._copies: list[tuple[str, Any, Any]] = []
         self.point = self._path.point
         self.turns = self._path.turns
@@ -235,6 +238,8 @@ class Hooks:
     def _python_function(self, function: FunctionType) -> Callable[..., Any]:
         if function is calls.select:
             return self._select
+        if function is choosing.best:
+            return self._best
         if any(function is known for known in LANGUAGE):
             return function
         if function.__globals__.get(HOOKS) is self:
@@ -265,6 +270,18 @@ class Hooks:
         forks = state.fork(len(arguments)) if arguments else ()
         pairs = zip(forks, arguments, strict=True)
         return [follow(branch, *given) for branch, given in pairs]
+
+    def _best(self, branches: Any, count: int = 1, *, key: Any) -> TraceForks:
+        follow = self.callable(key)
+
+        def rated(branch: TraceState) -> Any:
+            before, self._keeps_numbers = self._keeps_numbers, True
+            try:
+                return follow(branch)
+            finally:
+                self._keeps_numbers = before
+
+        return trace_best(self.recording, branches, count, key=rated)
 
     def _nested(self, program: Any) -> Callable[..., Any]:
         function = program.function
@@ -328,11 +345,11 @@ class Hooks:
                 return Symbol(self._path, (value.formatted(spec),))
             if function is int and value.is_a(int):
                 return value
-        elif value.open_part is not None and len(args) == 1 and not options:
+        elif len(args) == 1 and not options:
             kinds = {int: ("int", int), float: ("float", float), len: ("len", int)}
-            if function in kinds:
+            part = value.only_part if self._keeps_numbers else value.open_part
+            if part is not None and function in kinds:
                 op, kind = kinds[function]
-                part = value.open_part
                 return TraceNumber(self._path, part.with_ops((*part.ops, Op(op))), kind)
         return NotImplemented
 

@@ -132,6 +132,10 @@ class Path:
     def set(self, key: Fact, value: object) -> None:
         self._facts[key] = value
 
+    def known(self, kind: str) -> list[Fact]:
+        """What facts of a kind there are; reading them is up to the caller."""
+        return [key for key in self._facts if key[0] == kind]
+
     # Decisions.
 
     def domain(self, subject: Subject) -> Domain:

@@ -79,7 +79,7 @@ class TraceState:
         if not 1 <= width <= MAX_FORK_WIDTH:
             raise InvalidRequest(f"fork({width!r}) is not valid: at most {MAX_FORK_WIDTH}")
         recording, path = self._recording, self._path
-        number = self._count("forks")
+        number = self.count_forks()
         names = tuple(f"{self._branch}/fork{number}[{idx}]" for idx in range(width))
         role = path.get(("role", self._branch))
         for name in names:
@@ -248,13 +248,37 @@ class TraceState:
             num_forks = self._path.get(("variable", branch, name))
             if isinstance(num_forks, int) and (before is None or num_forks < before):
                 return (branch, name)
+            chosen = self._path.get(("best", branch))
+            if isinstance(chosen, tuple):
+                return self._find_chosen(branch, name, *chosen)
             branch, fork, number = branch.rpartition("/fork")
             if not fork:
                 return None
             before = int(number.partition("[")[0])
 
-    def _count(self, what: str) -> int:
-        key = (what, self._branch)
+    def _find_chosen(
+        self, branch: str, name: str, names: tuple[str, ...], candidates: tuple[str, ...]
+    ) -> Owner | None:
+        """A variable of a branch that goes on from one of `candidates`."""
+        if name in names:
+            return (branch, name)
+        if any(name in self._recording.state(candidate) for candidate in candidates):
+            self._leave(f"not all branches that best() chose from have a variable {name!r}")
+        return None
+
+    def owner(self, name: str) -> Owner:
+        """Who made the variable, which is there."""
+        return self._owner(name)
+
+    def all_names(self) -> set[str]:
+        """Names of variables that any branch has so far."""
+        path = self._path
+        given = {name for key in path.known("best") for name in path.get(key)[0]}  # type: ignore[index]  # a pair
+        return given | {key[2] for key in path.known("variable")}
+
+    def count_forks(self) -> int:
+        """The number of the next fork or choice below this branch."""
+        key = ("forks", self._branch)
         known = self._path.get(key)
         number = (known if isinstance(known, int) else 0) + 1
         self._path.set(key, number)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from umbel.frontend_dsl import (
         Remote,
         assistant,
+        best,
         connect,
         gen,
         image,
@@ -36,6 +37,7 @@ _HOME = {
     "SamplingParams": "umbel.runtime.params",
     "UmbelError": "umbel.runtime.errors",
     "assistant": "umbel.frontend_dsl",
+    "best": "umbel.frontend_dsl",
     "connect": "umbel.frontend_dsl",
     "gen": "umbel.frontend_dsl",
     "image": "umbel.frontend_dsl",
@@ -54,6 +56,7 @@ __all__ = [
     "SamplingParams",
     "UmbelError",
     "assistant",
+    "best",
     "connect",
     "gen",
     "image",

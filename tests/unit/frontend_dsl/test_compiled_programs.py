@@ -15,6 +15,7 @@ from umbel.frontend_dsl import (
     Program,
     ProgramError,
     State,
+    best,
     gen,
     program,
     select,
@@ -64,7 +65,7 @@ class Step:
 
 _SIMPLE = (
     "say", "argument", "gen", "pick", "quote", "tool", "role", "number", "open", "option", "sure",
-    "agent", "call", "map",
+    "agent", "call", "map", "beam",
 )  # fmt: skip
 _NESTED = ("fork", "if", "loop", "while", "match", "flag", "ask")
 
@@ -148,6 +149,8 @@ class _Writer:
             elif step.kind == "map":
                 self._put(depth, f"out.append({s}.map(inner, [a, 'word', b][:{step.number}]))")
                 self._put(depth, f"out.append({s}.reduce(joined, ['x', b, a, 'y']))")
+            elif step.kind == "beam":
+                self._beam(step, s, name, depth)
             elif step.kind == "quote" and known:
                 state, variable = known[step.number % len(known)]
                 self._put(depth, f"{s} += f\"[{{{state}['{variable}']}}]\"")
@@ -161,6 +164,25 @@ class _Writer:
                 self._nested(step, s, all_states, known, depth, name, is_free=is_free)
         if len(self.lines) == start:
             self._put(depth, "pass")
+
+    def _beam(self, step: Step, s: str, name: str, depth: int) -> None:
+        """The best of a fork go on, and of what they fork the best again."""
+        score = f"lambda branch: branch.meta('{name}').distribution['p']"
+        for line in (
+            f"f{name} = {s}.fork(3)",
+            f"for i{name} in range(3):",
+            f"    f{name}[i{name}] += f'{{i{name}}}' + select('{name}', ['p', 'qq'])",
+            f"top{name} = best(f{name}, {step.number + 1}, key={score})",
+            f"f{name}[0] += 'late' + gen('{name}l', max_tokens=1)",
+            f"for b{name} in top{name}:",
+            f"    b{name} += '?' + gen('{name}n', choices=['1', '2', '3'])",
+            f"    out.append((b{name}['{name}'], '{name}l' in b{name}, b{name}['{name}n']))",
+            f"below{name} = [c for b in top{name} for c in b.fork(2)]",
+            f"one{name} = best(below{name}, key=lambda branch: int(branch['{name}n']) * 2)[0]",
+            f"one{name} += '.' + gen('{name}', max_tokens=2)",
+            f"out.append(one{name}['{name}'])",
+        ):
+            self._put(depth, line)
 
     def _nested(
         self, step: Step, s: str, all_states: list[str], known: list[tuple[str, str]], depth: int,
@@ -226,7 +248,7 @@ def random_program(steps: tuple[Step, ...]) -> tuple[Program, str]:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     world: dict[str, Any] = {
         "gen": gen, "select": select, "note": note, "is_early": is_early, "inner": inner,
-        "joined": joined, "__name__": "random",
+        "joined": joined, "best": best, "__name__": "random",
     }  # fmt: skip
     exec(compile(source, file, "exec"), world)
     return program(world["body"]), source
