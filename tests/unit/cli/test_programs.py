@@ -59,7 +59,7 @@ def test_a_program_is_compiled_to_a_file_that_can_be_shown(
 
     assert main(["compile", f"{file}:judge", "-o", str(graph)]) == 0
     assert "judge compiled" in capsys.readouterr().out
-    assert json.loads(graph.read_bytes())["version"] == 2
+    assert json.loads(graph.read_bytes())["version"] == 3
     assert main(["show", str(graph)]) == 0
     assert "select('verdict', ['good', 'bad'])  :7" in capsys.readouterr().out
     for form, start in (("mermaid", "flowchart TD"), ("svg", "<svg")):
