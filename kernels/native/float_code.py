@@ -57,7 +57,7 @@ def _make_tiles(kind: WeightKind) -> Any:
     registers of 8 lanes hold the sums with one panel. Fewer rows take two, if there is a second:
     sums that do not wait for each other."""
     lone, one, two, four, six = (
-        make_tile(kind, num_rows, num_panels)
+        make_tile(kind, num_rows, num_panels, prefetches=True)
         for num_rows, num_panels in ((1, 1), (1, 2), (2, 2), (4, 1), (6, 1))
     )
 
@@ -67,9 +67,15 @@ def _make_tiles(kind: WeightKind) -> Any:
         y_stride, is_float,
     ):  # fmt: skip
         if count == 6:
-            six(panels, 0, steps, 0, x, stride, sums, groups, bias, y, y_stride, is_float)
+            six(
+                panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
+                is_float,
+            )  # fmt: skip
         elif count == 4:
-            four(panels, 0, steps, 0, x, stride, sums, groups, bias, y, y_stride, is_float)
+            four(
+                panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
+                is_float,
+            )  # fmt: skip
         elif count == 2 and is_pair:
             two(
                 panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
@@ -83,8 +89,8 @@ def _make_tiles(kind: WeightKind) -> Any:
         else:
             for row in range(count):
                 lone(
-                    panels, 0, steps, 0, x + row * stride, stride, sums + 4 * row * groups, groups,
-                    bias, y + row * y_stride, y_stride, is_float,
+                    panels, panel_bytes, steps, step_bytes, x + row * stride, stride,
+                    sums + 4 * row * groups, groups, bias, y + row * y_stride, y_stride, is_float,
                 )  # fmt: skip
 
     return tiles

@@ -14,9 +14,10 @@ from umbel.kernels.native.simd import fetch_add, load_int64
 from umbel.kernels.native.threads import keeps_code
 
 _GROUP = 32
-# What a thread takes at a time: a tile of rows meets them one after the other, with the rows in the
-# first cache and the panels in the second.
+# What a thread takes at a time. A tile of rows meets the panels one after the other, with the rows
+# in the first cache; the panels stay in the second for all tiles.
 _PANELS_AT_ONCE = 4
+_ROWS_AT_ONCE = 48
 
 
 @njit
@@ -52,42 +53,45 @@ def _multiply(args):
     bits, place_bytes = load_int64(args, 12), 64 if is_float else 32
     panel_bytes = num_groups * (1024 if bits == 16 else 64 * bits)
     step_bytes = num_groups * (64 if bits == 4 else 32)
-    width = num_groups * _GROUP
-    floats = np.empty(0, np.float32)
-    sums = np.empty(0, np.float32)
+    row_bytes, sum_bytes = 4 * num_groups * _GROUP, 4 * num_groups
+    num_converted = min(num_rows, _ROWS_AT_ONCE)
+    memory = np.empty(num_converted * (row_bytes + sum_bytes), np.uint8)
+    floats, sums = memory.ctypes.data, memory.ctypes.data + num_converted * row_bytes
+    num_parts = (num_panels + _PANELS_AT_ONCE - 1) // _PANELS_AT_ONCE
+    first_row = -1
     while True:
-        first = fetch_add(args, _PANELS_AT_ONCE)
-        if first >= num_panels:
+        task = fetch_add(args, 1)
+        if task >= num_parts * ((num_rows + _ROWS_AT_ONCE - 1) // _ROWS_AT_ONCE):
             break
-        if len(floats) == 0:  # now it is sure that this thread has work
-            floats = np.empty(num_rows * width, np.float32)
-            sums = np.empty(num_rows * num_groups, np.float32)
-            for row in range(num_rows):
+        first_panel = task % num_parts * _PANELS_AT_ONCE
+        stop_panel = min(first_panel + _PANELS_AT_ONCE, num_panels)
+        if first_row != task // num_parts * _ROWS_AT_ONCE:
+            first_row = task // num_parts * _ROWS_AT_ONCE
+            num_converted = min(num_rows - first_row, _ROWS_AT_ONCE)
+            for row in range(num_converted):
                 float_row(
-                    x + row * stride, num_groups, bits == 4, floats.ctypes.data + 4 * row * width,
-                    sums.ctypes.data + 4 * row * num_groups,
+                    x + (first_row + row) * stride, num_groups, bits == 4,
+                    floats + row * row_bytes, sums + row * sum_bytes,
                 )  # fmt: skip
-        row, stop = 0, min(first + _PANELS_AT_ONCE, num_panels)
-        while row < num_rows:
+        row = 0
+        while row < num_converted:
             count = 6
-            while count > num_rows - row:
+            while count > num_converted - row:
                 count = count - 2 if count > 2 else 1
-            panel = first
-            while panel < stop:
-                is_pair = count <= 2 and panel + 1 < stop
+            panel = first_panel
+            while panel < stop_panel:
+                is_pair = count <= 2 and panel + 1 < stop_panel
                 _tile(
                     bits, count, is_pair, panels + panel * panel_bytes, panel_bytes,
-                    scales + panel * step_bytes, step_bytes,
-                    floats.ctypes.data + 4 * row * width, 4 * width,
-                    sums.ctypes.data + 4 * row * num_groups, num_groups, bias + 64 * panel,
-                    y + row * y_stride + panel * place_bytes, y_stride, is_float,
+                    scales + panel * step_bytes, step_bytes, floats + row * row_bytes, row_bytes,
+                    sums + row * sum_bytes, num_groups, bias + 64 * panel,
+                    y + (first_row + row) * y_stride + panel * place_bytes, y_stride, is_float,
                 )  # fmt: skip
                 panel += 2 if is_pair else 1
             row += count
     # A use: numba frees an array after the last one, whoever has its address.
-    if len(floats) > 0:
-        floats[0] = 0
-        sums[0] = 0
+    if len(memory) > 0:
+        memory[0] = 0
 
 
 MULTIPLY: int = _multiply.address

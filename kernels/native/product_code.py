@@ -46,7 +46,14 @@ class WeightKind:
         return 2 * LANES * self.num_steps
 
 
-def make_tile(kind: WeightKind, num_rows: int, num_panels: int = 1, num_chains: int = 1) -> Any:
+def make_tile(
+    kind: WeightKind,
+    num_rows: int,
+    num_panels: int = 1,
+    *,
+    num_chains: int = 1,
+    prefetches: bool = False,
+) -> Any:
     """A product of `num_rows` rows with `num_panels` panels, as an intrinsic for numba.
 
     (weights, panel_bytes, steps, step_bytes, x, x_stride, sums, num_groups, bias, y, y_stride,
@@ -56,6 +63,8 @@ def make_tile(kind: WeightKind, num_rows: int, num_panels: int = 1, num_chains: 
     [rows, 16 panels] in float32 or bfloat16, `y_stride` bytes apart.
 
     num_chains: the sum over a group is split into so many, which do not wait for each other.
+    prefetches: the panels behind these are asked for meanwhile. Panels are short: the hardware sees
+    the start of each too late.
     """
 
     def emit_tile(emit: Emitter, args: Sequence[Value]) -> None:
@@ -77,6 +86,13 @@ def make_tile(kind: WeightKind, num_rows: int, num_panels: int = 1, num_chains: 
             chains = [before if kind.num_steps == 0 else [emit.zeros()] * len(tile)]
             chains += [[emit.zeros()] * len(tile) for _ in range(num_chains - 1)]
             x_at = builder.mul(group, I64(kind.x_group_bytes))
+            for panel in range(num_panels) if prefetches else ():
+                ahead = I64(panel + num_panels)
+                emit.prefetch(
+                    builder.add(group_at, builder.mul(panel_bytes, ahead)), kind.group_bytes
+                )
+                at = builder.add(steps, builder.mul(group, I64(kind.step_bytes)))
+                emit.prefetch(builder.add(at, builder.mul(step_bytes, ahead)), kind.step_bytes)
             of_panels = [
                 kind.weights(emit, builder.add(group_at, builder.mul(panel_bytes, I64(panel))))
                 for panel in range(num_panels)

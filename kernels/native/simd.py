@@ -66,6 +66,14 @@ class Emitter:
         pointer = self.builder.inttoptr(address, value.type.as_pointer())
         self.builder.store(value, pointer, align=align)
 
+    def prefetch(self, address: Value, size_bytes: int) -> None:
+        """Ask for memory that will be read; any address will do."""
+        kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+        function = cgutils.get_or_insert_function(self._module, kind, "llvm.prefetch.p0i8")
+        for offset in range(0, size_bytes, 64):
+            pointer = self.builder.inttoptr(self.at(address, offset), I8.as_pointer())
+            self.builder.call(function, [pointer, I32(0), I32(2), I32(1)])
+
     def at(self, address: Value, offset: int) -> Value:
         return self.builder.add(address, ir.Constant(I64, offset)) if offset else address
 

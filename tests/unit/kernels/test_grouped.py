@@ -74,7 +74,7 @@ def test_selected_rows_are_the_rows_of_the_weight() -> None:
 
 
 @codes_only
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 7, 8, 9, 31])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 7, 8, 9, 31, 101])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("outputs", [48, 80])  # an odd number of panels, and more than at once
