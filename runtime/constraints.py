@@ -7,11 +7,13 @@ ours) is not.
 
 import hashlib
 import json
+import logging
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,6 +43,11 @@ from umbel.runtime.errors import (
 )
 from umbel.runtime.params import SamplingParams
 
+logger = logging.getLogger(__name__)
+
+# What all grammars share is computed once the engine had nothing to do for so long. Beside decoding
+# it takes the interpreter's lock: steps of 10 ms took up to 80.
+WARM_UP_AFTER_S = 0.05
 MAX_COMPILE_S = 20.0  # of one constraint; the grammar's own budgets mostly end it earlier
 
 # By the name of the sampling option. The source is of the type that the option has.
@@ -99,7 +106,8 @@ class ConstraintCompiler:
 
     `num_workers` compilations run at the same time; further ones wait. One that takes longer than
     `max_compile_s`, or that nobody waits for any more, is stopped and not kept. `compilers` maps
-    the name of a sampling option to the function that compiles it.
+    the name of a sampling option to the function that compiles it. With `warm_up`, what all
+    grammars share is computed in advance, within `warming`.
     """
 
     def __init__(
@@ -110,6 +118,7 @@ class ConstraintCompiler:
         num_workers: int = 1,
         compilers: Mapping[str, Compiler] = COMPILERS,
         max_compile_s: float = MAX_COMPILE_S,
+        warm_up: bool = False,
     ) -> None:
         self._vocabulary = vocabulary
         self._cache_size = cache_size
@@ -124,6 +133,9 @@ class ConstraintCompiler:
         self._num_compiled = 0
         self._compile_s = 0.0
         self._is_closed = False
+        self._warm_up_steps = warm_up_steps(vocabulary) if warm_up else iter(())
+        self._may_warm = False
+        self._is_warming = False  # a step waits for a worker, or runs
 
     def compile(self, params: SamplingParams) -> Constraint | None:
         """The constraint of `params`, None if they have none. Waits for its compilation.
@@ -163,20 +175,34 @@ class ConstraintCompiler:
             _deliver(future, outcome, kind)
         return future
 
-    def warm_up(self) -> None:
-        """Compute what all grammars share, in the background: step by step between compilations."""
-        self._warm(warm_up_steps(self._vocabulary))
+    @contextmanager
+    def warming(self) -> Iterator[None]:
+        """Within it, warming up goes on in the background, step by step between compilations."""
+        with self._lock:
+            self._may_warm = True
+            self._warm_further()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._may_warm = False
 
-    def _warm(self, steps: Iterator[Callable[[], None]]) -> None:
-        def run() -> None:
-            step = next(steps, None)
+    def _warm_further(self) -> None:
+        if self._may_warm and not self._is_warming and not self._is_closed:
+            self._is_warming = True
+            self._executor.submit(self._warm)
+
+    def _warm(self) -> None:
+        step = next(self._warm_up_steps, None)
+        try:
             if step is not None:
                 step()
-                self._warm(steps)
-
+        except Exception:  # a bug; grammars compute what they need themselves
+            logger.exception("a part of the grammars' warm-up failed")
         with self._lock:
-            if not self._is_closed:
-                self._executor.submit(run)
+            self._is_warming = False
+            if step is not None:
+                self._warm_further()
 
     def stats(self) -> CompilerStats:
         with self._lock:

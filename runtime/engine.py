@@ -22,7 +22,7 @@ from umbel.radix_cache.tree import Namespace, NodeView, RadixCache
 from umbel.runtime import generation
 from umbel.runtime.choosing import TokenChooser
 from umbel.runtime.config import EngineConfig
-from umbel.runtime.constraints import CompilerStats
+from umbel.runtime.constraints import WARM_UP_AFTER_S, CompilerStats
 from umbel.runtime.errors import (
     EngineClosed,
     EngineError,
@@ -142,8 +142,9 @@ class Engine:
 
     def _step_or_wait(self) -> None:
         try:
-            if not self.step():
-                self._inbox.wait()
+            if not self.step() and not self._inbox.wait(WARM_UP_AFTER_S):
+                with self._parts.compiler.warming():
+                    self._inbox.wait()
         except Exception as exc:
             # A bug in scheduling: what is running cannot be trusted any more, new requests can.
             self._deliver(self._scheduler.fail_all(self._failure("scheduling a step", exc)))

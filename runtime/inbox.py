@@ -68,11 +68,10 @@ class Inbox:
                 commands, held.commands = held.commands, []
                 self._put_all(commands)
 
-    def wait(self) -> None:
-        """Sleep until there is a command or the inbox is closed."""
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Sleep until there is a command or the inbox is closed; False when the time is over."""
         with self._ready:
-            while not self._commands and not self._is_closed:
-                self._ready.wait()
+            return self._ready.wait_for(lambda: bool(self._commands) or self._is_closed, timeout_s)
 
     def take(self) -> list[Command]:
         """All commands so far."""

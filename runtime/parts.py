@@ -162,7 +162,7 @@ def _assemble(
         sampler=sampler,
         tokenizer=tokenizer,
         chat=ChatTemplate.of(tokenizer),
-        compiler=ConstraintCompiler(vocabulary, cache_size=config.grammar_cache_size),
+        compiler=ConstraintCompiler(vocabulary, cache_size=config.grammar_cache_size, warm_up=True),
         limits=Limits(
             context_len=_context_len(config.context_len, model.config.context_len),
             vocab_size=model.config.vocab_size,
@@ -172,7 +172,6 @@ def _assemble(
         namespace=Namespace(source.name),
         costs=costs_of(source.name, model),
     )
-    parts.compiler.warm_up()
     logger.info(
         "%s: context of %d tokens, KV pool of %d blocks of %d tokens",
         source.name, parts.limits.context_len, num_blocks, config.block_size,

@@ -15,6 +15,7 @@ from umbel.grammar import (
     compile_regex,
 )
 from umbel.grammar.interrupt import check_interrupt
+from umbel.runtime import constraints
 from umbel.runtime.constraints import ConstraintCompiler, make_vocabulary
 from umbel.runtime.errors import (
     EngineClosed,
@@ -278,15 +279,70 @@ def test_a_real_regex_masks_tokens_and_a_bad_one_names_the_option():
     cache.close()
 
 
-def test_warming_up_lets_requests_pass_and_ends_with_the_compiler() -> None:
+def warming_compiler(
+    monkeypatch: pytest.MonkeyPatch, steps: list[Callable[[], None]]
+) -> ConstraintCompiler:
+    monkeypatch.setattr(constraints, "warm_up_steps", lambda vocabulary: iter(steps))
     grammar = FakeGrammar(lambda source: compile_regex(source, VOCABULARY))
-    cache = compiler(grammar)
+    return ConstraintCompiler(VOCABULARY, cache_size=8, compilers={"regex": grammar}, warm_up=True)
 
-    cache.warm_up()
 
-    assert cache.compile(regex("a+")) is not None
+def test_warming_up_lets_requests_pass_and_ends_with_the_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+    is_closed = threading.Event()
+    done: list[str] = []
+
+    def first() -> None:
+        has_begun.set()
+        assert may_end.wait(WAIT_S)
+
+    def second() -> None:
+        assert is_closed.wait(WAIT_S)
+
+    cache = warming_compiler(monkeypatch, [first, second, lambda: done.append("third")])
+    with cache.warming():
+        assert has_begun.wait(WAIT_S)
+        future = cache.submit(regex("a+"))
+        may_end.set()
+        assert future.result(WAIT_S) is not None
+        cache.close()
+        is_closed.set()
+
+    assert cache.stats().num_compiled == 1  # a step is no compilation of a request
+    assert done == []
+
+
+def test_warming_up_pauses_when_the_engine_has_work_and_goes_on_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_begun, may_end, is_over = (threading.Event() for _ in range(3))
+    done: list[str] = []
+
+    def first() -> None:
+        done.append("first")
+        has_begun.set()
+        assert may_end.wait(WAIT_S)
+
+    def failing() -> None:
+        done.append("failing")
+        raise ValueError
+
+    cache = warming_compiler(monkeypatch, [first, failing, is_over.set])
+    cache.compile(regex("a"))
+    assert done == []  # nobody said that there is time
+    with cache.warming():
+        assert has_begun.wait(WAIT_S)
+    may_end.set()
+    cache.compile(regex("a+"))  # behind whatever was begun
+    assert done == ["first"]
+
+    with cache.warming():
+        assert is_over.wait(WAIT_S)
+
+    assert done == ["first", "failing"]
     cache.close()
-    assert cache.stats().num_compiled == 1  # it is no compilation of a request
 
 
 CONSTRAINT = object()
