@@ -30,7 +30,7 @@ class EngineConfig:
         16  # tokens; a COW copies less than this, a page table has context/this entries
     )
     num_blocks: int | None = None  # None: as many as fit into kv_cache_bytes
-    kv_cache_bytes: int | None = None  # None: 1 GiB; on a GPU what weights and steps leave free
+    kv_cache_bytes: int | None = None  # None: see kv_budget; on a GPU what all else leaves free
     max_running: int = 256  # requests that hold KV at the same time
     max_waiting: int = 20_000  # requests; above it submit() raises QueueFull
     max_step_tokens: int = 512  # rows of one step: decoding first, the rest is prefill
