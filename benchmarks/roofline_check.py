@@ -22,19 +22,21 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import torch
 from hollow_model import hollow_decoder
 from quiet_machine import mark, other_cores, other_cores_now
 
 from umbel.kernels.linear import Linear
+from umbel.kernels.native.threads import call_apart
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.constraints import ConstraintCompiler, make_vocabulary
 from umbel.runtime.engine import Engine
 from umbel.runtime.loading.load import read_config
 from umbel.runtime.loading.source import find_model
 from umbel.runtime.outputs import Result
-from umbel.runtime.parts import EngineParts, load_parts
+from umbel.runtime.parts import EngineParts, load_apart
 from umbel.runtime.roofline import cost
 from umbel.runtime.roofline.devices import measure_cpu
 from umbel.runtime.roofline.gauge import MeasuredSteps
@@ -122,7 +124,7 @@ class Bench:
 
     def __init__(self, context_len: int) -> None:
         config = EngineConfig(kv_cache_bytes=KV_BYTES)
-        parts = load_parts(config)
+        parts = load_apart(config)
         self.costs = parts.costs
         self.dtype = parts.costs.dtype
         self._context_len = context_len
@@ -139,11 +141,12 @@ class Bench:
         self.product_s: dict[int, list[float]] = {rows: [] for rows in ROWS}
 
     def repeat(self) -> None:
-        self.devices.append(measure_cpu())
+        """What computes beside the engines does it apart, so that its threads end with it."""
+        self.devices.append(call_apart(measure_cpu))
         for rows in ROWS:
             for kind, engine in self._engines.items():
                 self.steps.setdefault((kind, rows), []).extend(self._decode(engine, rows))
-                self.product_s[rows].append(self.products.run_s(rows))
+                self.product_s[rows].append(call_apart(partial(self.products.run_s, rows)))
 
     def forget(self) -> None:
         """Drop what was measured so far: the first runs of everything."""
