@@ -349,7 +349,7 @@ class GraphRun:
             for name in node.names:
                 if name not in parent.variables:
                     raise InvalidRequest(f"there is no variable {name!r} of {parent.path}")
-                self._define((child.path, name), parent.variables[name])
+                self._define((child.path, nodes.inherited(name)), parent.variables[name])
         fork_each(parents, children, site)
         self._wake(children)
 

@@ -144,7 +144,8 @@ class Best(Node, frozen=True, kw_only=True, tag="best"):
     """Fork the best of `candidates`: the first of `children` goes on from the one with the highest
     of `scores`, and so on; of equal ones the earlier. The children are named below `branch`.
 
-    `names`: variables that all candidates have; a child has those of the one it goes on from.
+    `names`: variables that all candidates have; a child has those of the one it goes on from, as
+    `inherited(name)`: it may use the name itself again.
     """
 
     branch: str
@@ -366,6 +367,13 @@ def reads_of(node: AnyNode) -> list[tuple[str, str]]:
         elif isinstance(leaf, ToolValue):
             found.append((TOOLS, leaf.id))
     return found
+
+
+INHERITED = "<"  # a name that begins so belongs to the branch that a child was chosen from
+
+
+def inherited(name: str) -> str:
+    return INHERITED + name
 
 
 TOOLS = "$tools"  # the lane of the tool calls, and the "branch" of what they return

@@ -29,6 +29,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Ref,
     Return,
     blocks_of,
+    inherited,
     lanes_of,
     reads_of,
     templates_of,
@@ -211,7 +212,7 @@ class _Verifier:
                     self._error(node, f"there is no variable {name!r} of {candidate} here")
                 else:
                     self._reads.add(owner)
-            scope.values.update((child, name) for child in node.children)
+            scope.values.update((child, inherited(name)) for child in node.children)
         self._fork(node.branch, node.children, node, scope)
 
     def _arguments(self, node: AnyNode) -> None:
@@ -272,8 +273,9 @@ class _Verifier:
 def _owner(branch: str, name: str, values: set[Value]) -> Value | None:
     """The branch on the way up from `branch` that has a value `name`."""
     while branch:
-        if (branch, name) in values:
-            return (branch, name)
+        for known in (name, inherited(name)):
+            if (branch, known) in values:
+                return (branch, known)
         branch = branch.rpartition("/")[0]
     return None
 

@@ -28,6 +28,7 @@ from umbel.frontend_dsl.graph.nodes import (
     OpenRole,
     Say,
     blocks_of,
+    inherited,
     reads_of,
     walk,
     with_blocks,
@@ -119,7 +120,7 @@ def _alive(block: Block, live: frozenset[str], reads: Reads) -> tuple[Block, fro
                 continue
             live |= {node.branch}
         elif isinstance(node, Best):
-            values = {(child, name) for child in node.children for name in node.names}
+            values = {(child, inherited(name)) for child in node.children for name in node.names}
             if not (live.intersection(node.children) or values & reads):
                 continue
             live = live.union(node.candidates)

@@ -38,7 +38,7 @@ def order_instances(graph: Graph) -> tuple[Graph, str]:
     head = _head(graph.body)
     message = f"{len(head)} characters at the start are the same for all instances of a batch"
     if paths:
-        names = ", ".join(str(path[0]) for path in paths)
+        names = ", ".join(dict.fromkeys(str(path[0]) for path in paths))
         message += f"; instances are ordered by {names}"
     message += "; what neighbours share is computed once, and pinned until the last of them ended"
     return msgspec.structs.replace(graph, order_by=tuple(paths)), message

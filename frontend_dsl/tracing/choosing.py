@@ -23,22 +23,26 @@ def trace_best(
         raise LeaveTrace("best() chooses between branches with other messages open", path.site())
     home = home_of(paths)
     children = child_names(home, recording.state(home).count_forks(), min(count, len(states)))
-    names = _common_names(states)
+    names, others = _names(states)
     for child in children:
-        path.set(("best", child), (names, paths))
+        path.set(("best", child), (names, others))
         path.set(("role", child), (roles[0][0], True) if isinstance(roles[0], tuple) else None)
         for name in names:
             for fact in ("outcomes", "choices"):
                 known = {path.get((fact, state.owner(name))) for state in states}
-                path.set((fact, (child, name)), known.pop() if len(known) == 1 else None)
+                path.set(
+                    (fact, (child, nodes.inherited(name))), known.pop() if len(known) == 1 else None
+                )
     path.add(nodes.Best(branch=home, candidates=paths, scores=tuple(scores), children=children,
                         names=names, **recording.where()))  # fmt: skip
     return TraceForks([recording.state(child) for child in children], recording)
 
 
-def _common_names(states: list[TraceState]) -> tuple[str, ...]:
-    names = {name for state in states for name in state.all_names()}
-    return tuple(sorted(name for name in names if all(name in state for state in states)))
+def _names(states: list[TraceState]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The variables that all have, and those that some have."""
+    names = sorted({name for state in states for name in state.all_names()})
+    common = tuple(name for name in names if all(name in state for state in states))
+    return common, tuple(n for n in names if n not in common and any(n in s for s in states))
 
 
 def _score(value: Any, recording: Recording) -> nodes.Number | nodes.Literal:

@@ -14,7 +14,7 @@ import msgspec
 from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.graph.nodes import Arm, Block, Decide, Leave, Return
-from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
+from umbel.frontend_dsl.tracing.leaving import HasEffect, LeaveTrace, NotTraceable
 from umbel.frontend_dsl.tracing.path import (
     MAX_TURNS,
     Fact,
@@ -77,6 +77,7 @@ class Explorer:
     num_runs: int = 0
     num_met: int = 0
     forgets: bool = False
+    goes_apart: bool = True  # bodies of maps are followed by themselves; see `aside`
     max_turns: int = MAX_TURNS
     most_turns: int = 0  # decisions on one line of one path
     _sizes: dict[int, tuple[nodes.AnyNode, int]] = field(default_factory=dict)
@@ -84,6 +85,13 @@ class Explorer:
 
     def explore(self) -> Block:
         """The whole program. Raises `LeaveTrace` if every path leaves the trace."""
+        try:
+            return self._explore()
+        except HasEffect:
+            self.goes_apart = False
+            return self._explore()
+
+    def _explore(self) -> Block:
         reason: _TooLarge | None = None
         for self.forgets, self.max_turns in ATTEMPTS:
             if reason is not None and self.most_turns < self.max_turns < MAX_TURNS:
@@ -163,6 +171,7 @@ class Explorer:
         path = Path(script, self._meet, self.findings, forgets=self.forgets,
                     max_turns=self.max_turns)  # fmt: skip
         recording = Recording(path, self.defaults, self.files, self.types)
+        recording.goes_apart = self.goes_apart
         self.num_runs += 1
         try:
             limit = MAX_FORGETFUL_RUNS if self.forgets else MAX_RUNS

@@ -24,12 +24,14 @@ from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph.nodes import Op
 from umbel.frontend_dsl.state import reduced
 from umbel.frontend_dsl.tools import Tool
+from umbel.frontend_dsl.tracing.aside import Aside, NotApart
 from umbel.frontend_dsl.tracing.choosing import trace_best
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
 from umbel.frontend_dsl.tracing.numbers import TraceNumber
 from umbel.frontend_dsl.tracing.recorder import Recording, TraceForks, TraceState
 from umbel.frontend_dsl.tracing.results import TraceJson, TraceMeta
 from umbel.frontend_dsl.tracing.rewrite import HOOKS, NoSource, loaded_names, rewritten
+from umbel.frontend_dsl.tracing.snapshot import freeze
 from umbel.frontend_dsl.tracing.symbols import Symbol, has_symbol, join_parts, plain
 from umbel.frontend_dsl.tracing.toolcalls import TraceTool, call_tool
 from umbel.frontend_dsl.tracing.world import (
@@ -268,8 +270,16 @@ class Hooks:
     ) -> list[Any]:
         """The bodies one after another: they depend on nothing of each other."""
         forks = state.fork(len(arguments)) if arguments else ()
-        pairs = zip(forks, arguments, strict=True)
-        return [follow(branch, *given) for branch, given in pairs]
+        return [self._item(follow, b, given) for b, given in zip(forks, arguments, strict=True)]
+
+    def _item(self, follow: Any, branch: TraceState, given: tuple[Any, ...]) -> Any:
+        run = functools.partial(follow, branch, *given)
+        if not self.recording.goes_apart:
+            return run()
+        try:
+            return Aside(self.recording, branch.path, run, lambda: freeze((follow, given))).value()
+        except NotApart:
+            return run()
 
     def _best(self, branches: Any, count: int = 1, *, key: Any) -> TraceForks:
         follow = self.callable(key)

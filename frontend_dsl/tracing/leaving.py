@@ -24,3 +24,9 @@ class NotTraceable(BaseException):
     def __init__(self, error: LeaveTrace) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class HasEffect(NotTraceable):
+    """A piece that was followed by itself changed something outside, so it must not be run twice on
+    a path; it is followed as part of the program instead.
+    """

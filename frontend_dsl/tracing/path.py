@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -204,6 +205,26 @@ class Path:
         index = self._decide(subject, [(TRUE,), (FALSE,)], False)
         self.set(("domain", subject), Domain(((TRUE, FALSE)[index],)))
         return index == 0
+
+    @contextmanager
+    def apart(self, script: tuple[int, ...]) -> Iterator[list[AnyNode | Mark | Point]]:
+        """Follow a piece of the program by itself: it takes the ways of `script`, and what it
+        appends and decides goes into the list that this gives. Facts that it sets are forgotten.
+        """
+        before = self.events, self._script, self.num_decisions, self._facts, self._sites
+        self.events, self._script, self.num_decisions = [], script, 0
+        self._facts, self._sites = dict(self._facts), Counter()
+        try:
+            yield self.events
+        finally:
+            self.events, self._script, self.num_decisions, self._facts, self._sites = before
+
+    def changed_facts(self, before: dict[Fact, object]) -> list[Fact]:
+        """The facts that were set since `facts()` gave `before`."""
+        return [key for key, value in self._facts.items() if before.get(key) != value]
+
+    def facts(self) -> dict[Fact, object]:
+        return dict(self._facts)
 
     def is_open(self, subject: Subject) -> bool:
         """Whether the value can be any text."""

@@ -33,6 +33,7 @@ class Recording:
     types: dict[Owner, Any]
     states: dict[str, "TraceState"] = field(default_factory=dict)
     tools: dict[str, Tool] = field(default_factory=dict)
+    goes_apart: bool = True  # bodies of maps are followed by themselves
 
     def state(self, branch: str) -> "TraceState":
         return self.states.setdefault(branch, TraceState(self, branch))
@@ -225,6 +226,8 @@ class TraceState:
         if name is None:
             return (self._branch, "")
         key = ("variable", self._branch, name)
+        if name.startswith(nodes.INHERITED):
+            self._leave(f"the name {name!r} begins as those of a graph's own values do")
         if self._path.get(key) is not None:
             raise InvalidRequest(f"the variable {name!r} exists already")
         num_forks = self._path.get(("forks", self._branch))
@@ -257,12 +260,14 @@ class TraceState:
             before = int(number.partition("[")[0])
 
     def _find_chosen(
-        self, branch: str, name: str, names: tuple[str, ...], candidates: tuple[str, ...]
+        self, branch: str, name: str, names: tuple[str, ...], others: tuple[str, ...]
     ) -> Owner | None:
-        """A variable of a branch that goes on from one of `candidates`."""
+        """A variable of a branch that goes on from one of several: all of them have `names`, and
+        some have `others`.
+        """
         if name in names:
-            return (branch, name)
-        if any(name in self._recording.state(candidate) for candidate in candidates):
+            return (branch, nodes.inherited(name))
+        if name in others:
             self._leave(f"not all branches that best() chose from have a variable {name!r}")
         return None
 

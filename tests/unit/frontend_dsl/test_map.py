@@ -5,8 +5,18 @@ from typing import Any
 import pytest
 from unit.frontend_dsl.fake_client import FakeClient, FakeModel
 
-from umbel.frontend_dsl import Program, ProgramError, State, gen, program, select, tool
+from umbel.frontend_dsl import (
+    GraphProgram,
+    Program,
+    ProgramError,
+    State,
+    gen,
+    program,
+    select,
+    tool,
+)
 from umbel.frontend_dsl.driver import Driver
+from umbel.frontend_dsl.graph.serial import from_json, to_json
 from umbel.runtime.errors import InvalidRequest, RequestCancelled
 
 _seen: list[str] = []
@@ -197,3 +207,89 @@ def test_nothing_to_reduce_is_refused() -> None:
         sums_up.eager().run(client, parts=[])
 
     assert isinstance(caught.value.cause, InvalidRequest)
+
+
+def kind_of(branch: State, document: str) -> str:
+    branch += document + select("kind", ["old", "new"])
+    return "O" if branch["kind"] == "old" else "N"
+
+
+def judged(branch: State, document: str) -> tuple[str, str]:
+    """Decides twice, in a loop too; which variables there are depends on it."""
+    for turn in range(3):
+        branch += document + gen(f"go{turn}", choices=["on", "stop"])
+        if branch[f"go{turn}"] == "stop":
+            break
+    if branch["go0"] == "on":
+        branch += "?" + gen("words", max_tokens=3)
+        return branch["words"].upper(), "long"
+    return document, "short"
+
+
+@program
+def sorts(s: State, documents: list[str]) -> Any:
+    s += "Sort: "
+    kinds = s.map(kind_of, documents)
+    found = s.map(judged, documents)
+    s += " ".join(kinds) + gen("summary", max_tokens=3)
+    if kinds[0] == "N" or found[1][1] == "short":
+        s += "!" + gen("more", max_tokens=2)
+    return kinds, found, s["summary"]
+
+
+@pytest.mark.parametrize("number", [2, 7, 20])
+def test_any_number_of_items_may_decide(number: int) -> None:
+    documents = [f"item{i} " for i in range(number)]
+    outcomes = set()
+    for made in (sorts.eager(), sorts, sorts.with_passes([]), sorts.with_passes(["parallel"])):
+        for seed in range(2):
+            with FakeClient(seed=seed) as client:
+                state = made.run(client, documents=documents)
+            outcomes.add(str((state.result, _tree(state))))
+
+    assert len(outcomes) == 1
+    assert "goes on in Python" not in sorts.explain()
+    graph = sorts.compile(documents=documents).graph
+    assert graph is not None
+    alone = GraphProgram(from_json(to_json(graph)))
+    with FakeClient() as client:
+        state = alone.run(client, documents=documents)
+    assert outcomes == {str((state.result, _tree(state)))}
+
+
+def test_the_failure_of_an_item_that_decides_is_that_of_the_first() -> None:
+    def fails(context: Any) -> bool:
+        return sum(context) % 5 == 0
+
+    errors = set()
+    for made in (sorts.eager(), sorts):
+        with (
+            FakeClient(model=FakeModel(fails=fails), seed=1) as client,
+            pytest.raises(ProgramError) as caught,
+        ):
+            made.run(client, documents=[f"item{i} " for i in range(9)])
+        errors.add((str(caught.value.site), caught.value.branch, caught.value.call))
+
+    assert len(errors) == 1
+
+
+def test_a_body_that_changes_something_outside_is_followed_with_the_program() -> None:
+    @program
+    def notes(s: State) -> Any:
+        seen: list[str] = []
+
+        def body(branch: State, word: str) -> str:
+            branch += word + select("x", ["a", "b"])
+            if branch["x"] == "a":
+                seen.append(word)
+                return "A"
+            return "B"
+
+        return s.map(body, ["p", "q"]), seen
+
+    outcomes = set()
+    for made in (notes.eager(), notes):
+        with FakeClient() as client:
+            outcomes.add(str(made.run(client).result))
+
+    assert len(outcomes) == 1
