@@ -143,18 +143,20 @@ def main() -> int:
         write_items(source, args.items, rng)
         for stop in sorted(rng.sample(range(args.items // 20, args.items * 19 // 20), args.kills)):
             kill_at(source, killed, stop)
-        finish(source, killed)
+        resumed = finish(source, killed)
         used = finish(source, alone)
         is_exact = killed.read_bytes() == alone.read_bytes()
         num_lines = alone.read_bytes().count(b"\n")
-    growth_mib = (used["last_kib"] - used["early_kib"]) / 1024
+    growth_mib = max(one["last_kib"] - one["early_kib"] for one in (used, resumed)) / 1024
     print(
         f"{num_lines:,} of {args.items:,} items, {used['failed']} failed; killed "
         f"{args.kills} times: {'the same output' if is_exact else 'ANOTHER OUTPUT'}\n"
         f"left alone: {used['seconds']:.1f} s, {args.items / used['seconds']:,.0f} items/s, "
         f"{used['reused']:.0%} of the prompts reused, {used['rows_per_step']:.1f} rows per step\n"
         f"memory: {used['early_kib'] / 1024:.0f} MiB after a tenth of the items, "
-        f"{used['last_kib'] / 1024:.0f} MiB at the end"
+        f"{used['last_kib'] / 1024:.0f} MiB at the end; of the run that went on after the last "
+        f"kill ({resumed['done_here']:,} items): {resumed['early_kib'] / 1024:.0f} and "
+        f"{resumed['last_kib'] / 1024:.0f} MiB"
     )
     is_right = is_exact and num_lines == args.items and used["failed"] == 0
     return 0 if is_right and growth_mib <= args.max_growth_mib else 1

@@ -63,6 +63,7 @@ class ProgramRun:
         self._failure: UmbelError | None = None
 
     async def start(self) -> None:
+        """A coroutine as that of all calls (`service.Running`); here nothing has to be waited for."""
         self._threads.submit(self._work)
 
     async def events(self) -> AsyncIterator[list[RunEvent]]:

@@ -36,7 +36,7 @@ def main() -> None:
             early.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
     with FakeClient() as client:
-        client.calls = _Forgetful()
+        client.calls, client.pins = _Forgetful(), _Forgetful()
         shout.run_batch(
             client, read_items(items), checkpoint=checkpoint, source="test",
             max_in_flight=MAX_IN_FLIGHT, window=256, on_progress=note,

@@ -24,7 +24,8 @@ from umbel.runtime.config import EngineConfig
 from umbel.runtime.constraints import COMPILERS, ConstraintCompiler
 from umbel.runtime.engine import Engine
 from umbel.runtime.errors import EngineError
-from umbel.runtime.outputs import TokenLogprob
+from umbel.runtime.outputs import Chunk, TokenLogprob
+from umbel.runtime.params import SamplingParams
 from umbel.runtime.parts import EngineParts
 from umbel.runtime.roofline.model_costs import ModelCosts
 from umbel.runtime.roofline.shapes import shape_of
@@ -48,6 +49,8 @@ SHAPE = shape_of(  # of the model that is simulated, as far as cost is concerned
     is_tied=True,
 )
 BOS_ID = 31
+PROMPT = [1, 2, 3, 4, 5, 1, 2]
+GREEDY = SamplingParams(temperature=0, max_tokens=5)
 _E_ACUTE = "é".encode()
 
 
@@ -144,6 +147,23 @@ def expected_tokens(prompt: Sequence[int], num_tokens: int) -> list[int]:
 def text_of(token_ids: Sequence[int]) -> str:
     tokenizer = LetterTokenizer()
     return b"".join(tokenizer.bytes_of(token_id) for token_id in token_ids).decode()
+
+
+class Listener:
+    """Keeps what it hears; `wait` until the last event of one sequence."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self._is_done = threading.Event()
+
+    def __call__(self, event: Any) -> None:
+        self.events.append(event)
+        if not isinstance(event, Chunk) or event.completion or event.error:
+            self._is_done.set()
+
+    def wait(self) -> Any:
+        assert self._is_done.wait(timeout=30)
+        return self.events[-1]
 
 
 class Gate:

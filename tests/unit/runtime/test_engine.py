@@ -1,60 +1,34 @@
-"""The engine on a simulated model: calls, faults, closing; through its public methods."""
+"""The engine on a simulated model: what calls give and what is refused, by public methods."""
 
-import logging
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from unit.runtime.simulated_engine import (
     BOS_ID,
     CONTEXT_LEN,
+    GREEDY,
+    PROMPT,
     VOCAB_SIZE,
     EngineRig,
+    Listener,
     expected_tokens,
     rig,
     text_of,
 )
 from unit.runtime.simulation import EOS_ID, logprob_of, state_of
 
-from umbel.grammar import GrammarError, UnsupportedGrammar
-from umbel.radix_cache.tree import RadixCache
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.errors import (
     ContextTooLong,
-    EngineClosed,
-    EngineError,
     InvalidConstraint,
     InvalidRequest,
     QueueFull,
-    RequestCancelled,
     UmbelError,
-    UnsupportedConstraint,
 )
-from umbel.runtime.outputs import Chunk, FinishReason, Result, Score
+from umbel.runtime.outputs import FinishReason, Result
 from umbel.runtime.params import SamplingParams
 from umbel.runtime.parts import make_config
-from umbel.runtime.step import StepPlan
-
-PROMPT = [1, 2, 3, 4, 5, 1, 2]
-GREEDY = SamplingParams(temperature=0, max_tokens=5)
-
-
-class Listener:
-    """Keeps what it hears; `wait` until the last event of one sequence."""
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-        self._is_done = threading.Event()
-
-    def __call__(self, event: Any) -> None:
-        self.events.append(event)
-        if not isinstance(event, Chunk) or event.completion or event.error:
-            self._is_done.set()
-
-    def wait(self) -> Any:
-        assert self._is_done.wait(timeout=30)
-        return self.events[-1]
 
 
 def test_generate_gives_tokens_text_and_accounting() -> None:
@@ -297,212 +271,6 @@ def test_engine_options_go_on_top_of_the_configuration() -> None:
     assert (config.model, config.block_size, config.seed) == ("m", 8, 4)
 
 
-def test_a_listener_hears_chunks_and_one_last_completion() -> None:
-    listener = Listener()
-    with rig() as made:
-        made.engine.submit(PROMPT, GREEDY, listener)
-        completion = listener.wait().completion
-
-    assert [chunk.completion is not None for chunk in listener.events] == [False] * 4 + [True]
-    assert "".join(chunk.text for chunk in listener.events) == completion.text
-    assert sum((chunk.token_ids for chunk in listener.events), ()) == completion.token_ids
-
-
-def test_a_listener_that_raises_is_logged_and_hurts_nobody(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def bad_listener(chunk: Chunk) -> None:
-        raise RuntimeError("listener is broken")
-
-    with rig() as made:
-        made.engine.submit(PROMPT, GREEDY, bad_listener)
-        result = made.engine.generate([5, 5, 5], GREEDY)
-        made.check_nothing_is_held()
-
-    assert len(result.token_ids) == 5
-    assert "listener is broken" in caplog.text
-
-
-def test_a_listener_that_waits_for_the_engine_gets_an_error() -> None:
-    caught: list[Exception] = []
-    done = threading.Event()
-
-    def listener(chunk: Chunk) -> None:
-        try:
-            made.engine.generate(PROMPT, GREEDY)
-        except EngineError as error:
-            caught.append(error)
-        finally:
-            done.set()
-
-    with rig() as made:
-        made.engine.submit(PROMPT, GREEDY, listener)
-        assert done.wait(timeout=30)
-
-    assert "would never end" in str(caught[0])
-
-
-def test_waiting_inside_hold_is_an_error() -> None:
-    with rig() as made:
-        with made.engine.hold(), pytest.raises(EngineError, match=r"inside hold\(\)"):
-            made.engine.generate(PROMPT, GREEDY)
-        made.check_nothing_is_held()
-
-
-def test_calls_submitted_within_hold_enter_together() -> None:
-    listeners = [Listener() for _ in range(3)]
-    with rig() as made:
-        with made.engine.hold():
-            for index, listener in enumerate(listeners):
-                made.engine.submit([index + 1, 2, 3], GREEDY, listener)
-        for listener in listeners:
-            listener.wait()
-
-    assert len(made.runner.steps[0].requests) == 3
-
-
-def test_cancelling_ends_a_call_once() -> None:
-    listener = Listener()
-    with rig() as made:
-        gate = made.hold_steps()
-        handle = made.engine.submit(PROMPT, SamplingParams(max_tokens=100), listener)
-        assert gate.reached.wait(timeout=30)
-        handle.cancel()
-        handle.cancel()
-        gate.open()
-        last = listener.wait()
-        made.check_nothing_is_held()
-
-    assert isinstance(last.error, RequestCancelled)
-    assert sum(chunk.error is not None for chunk in listener.events) == 1
-    assert len(made.runner.steps) <= 2
-
-
-def test_cancelling_after_the_end_does_nothing() -> None:
-    listener = Listener()
-    with rig() as made:
-        handle = made.engine.submit(PROMPT, GREEDY, listener)
-        listener.wait()
-        handle.cancel()
-        made.check_nothing_is_held()
-
-    assert listener.events[-1].completion is not None
-
-
-def test_a_call_can_be_cancelled_while_its_constraint_is_compiled() -> None:
-    go_on = threading.Event()
-
-    def slow(source: str, vocabulary: object) -> object:
-        assert go_on.wait(timeout=30)
-        raise GrammarError("too late")
-
-    listener = Listener()
-    with rig(compilers={"lark": slow}) as made:
-        handle = made.engine.submit(PROMPT, SamplingParams(lark="x"), listener)
-        handle.cancel()
-        last = listener.wait()
-        go_on.set()
-        made.check_nothing_is_held()
-
-    assert isinstance(last.error, RequestCancelled)
-    assert len(listener.events) == 1
-
-
-def test_a_compiling_constraint_holds_up_nobody_else() -> None:
-    go_on = threading.Event()
-
-    def slow(source: str, vocabulary: object) -> object:
-        assert go_on.wait(timeout=30)
-        raise GrammarError("it was not even valid")
-
-    listener = Listener()
-    with rig(compilers={"lark": slow}) as made:
-        made.engine.submit(PROMPT, SamplingParams(lark="x"), listener)
-        other = made.engine.generate(PROMPT, GREEDY)
-        go_on.set()
-        last = listener.wait()
-
-    assert len(other.token_ids) == 5
-    assert isinstance(last.error, InvalidConstraint)
-
-
-def test_a_step_that_raises_ends_its_requests_and_the_engine_goes_on() -> None:
-    def fail(plan: StepPlan) -> None:
-        raise MemoryError("no memory for this step")
-
-    with rig() as made:
-        made.runner.before_step = fail
-        with pytest.raises(EngineError, match="no memory for this step") as caught:
-            made.engine.generate(PROMPT, GREEDY)
-        made.runner.before_step = lambda plan: None
-        result = made.engine.generate(PROMPT, GREEDY)
-        made.check_nothing_is_held()
-        stats = made.engine.stats()
-
-    assert isinstance(caught.value.__cause__, MemoryError)
-    assert list(result.token_ids) == expected_tokens(PROMPT, 5)
-    assert stats.num_failed_steps == 1
-
-
-class BrokenMatcher:
-    """Fails in the middle of an output."""
-
-    def __init__(self, fails_in: str, fault: Exception | None = None) -> None:
-        self.fails_in = fails_in
-        self.fault = fault or ZeroDivisionError("a bug in the constraint")
-        self.finished = False
-
-    def fill_mask(self, row: Any, *, budget: int | None = None) -> None:
-        row.fill(0xFFFFFFFF)
-        if self.fails_in == "fill_mask":
-            raise self.fault
-
-    def advance(self, token_id: int) -> bool:
-        if self.fails_in == "advance":
-            raise self.fault
-        return self.fails_in != "refuse"
-
-    def forced(self, *, budget: int | None = None) -> list[int]:
-        if self.fails_in == "forced":
-            raise self.fault
-        return []
-
-    def start(self) -> "BrokenMatcher":
-        if self.fails_in == "start":
-            raise self.fault
-        return self
-
-
-@pytest.mark.parametrize("fails_in", ["start", "forced", "fill_mask", "advance", "refuse"])
-def test_a_broken_constraint_fails_its_own_request_only(fails_in: str) -> None:
-    broken = Listener()
-    other = Listener()
-    compilers = {"lark": lambda source, vocabulary: BrokenMatcher(fails_in)}
-    with rig(compilers=compilers) as made:
-        made.engine.submit(PROMPT, SamplingParams(lark="x"), broken)
-        made.engine.submit(PROMPT, GREEDY, other)
-        last, completion = broken.wait(), other.wait().completion
-        made.check_nothing_is_held()
-
-    assert isinstance(last.error, EngineError)
-    assert list(completion.token_ids) == expected_tokens(PROMPT, 5)
-
-
-@pytest.mark.parametrize("fails_in", ["forced", "fill_mask", "advance"])
-def test_a_limit_that_a_text_runs_into_is_the_fault_of_its_request(fails_in: str) -> None:
-    """As far as a grammar can be checked it is when it is compiled; ambiguity shows in the text."""
-    limit = UnsupportedGrammar("the text can be read in more than 1000 ways at once")
-    ambiguous = Listener()
-    compilers = {"lark": lambda source, vocabulary: BrokenMatcher(fails_in, limit)}
-    with rig(compilers=compilers) as made:
-        made.engine.submit(PROMPT, SamplingParams(lark="x"), ambiguous)
-        last = ambiguous.wait()
-        made.check_nothing_is_held()
-
-    assert isinstance(last.error, UnsupportedConstraint)
-    assert "lark: the text can be read in more than 1000 ways" in str(last.error)
-
-
 def test_more_requests_than_the_queue_takes_are_refused() -> None:
     listeners = [Listener() for _ in range(3)]
     with rig(max_running=1, max_waiting=2) as made:
@@ -551,62 +319,6 @@ def test_a_batch_takes_one_params_for_each_prompt() -> None:
     assert [len(one.token_ids) for one in results if isinstance(one, Result)] == [1, 2]
 
 
-def test_closing_ends_what_is_under_way_and_leaves_no_engine_thread() -> None:
-    running, waiting, compiling = Listener(), Listener(), Listener()
-    go_on = threading.Event()
-
-    def slow(source: str, vocabulary: object) -> object:
-        assert go_on.wait(timeout=30)
-        raise GrammarError("too late")
-
-    made = EngineRig(max_running=1, compilers={"lark": slow})
-    gate = made.hold_steps()
-    made.engine.submit(PROMPT, SamplingParams(max_tokens=200), running)
-    made.engine.submit(PROMPT, SamplingParams(max_tokens=200), waiting)
-    made.engine.submit(PROMPT, SamplingParams(lark="x"), compiling)
-    assert gate.reached.wait(timeout=30)
-    threading.Timer(0.05, gate.open).start()
-
-    made.engine.close()
-    made.engine.close()
-    go_on.set()
-
-    for listener in (running, waiting, compiling):
-        assert isinstance(listener.wait().error, EngineClosed)
-    assert not any(thread.name == "umbel-engine" for thread in threading.enumerate())
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda engine: engine.generate(PROMPT),
-        lambda engine: engine.generate(PROMPT, regex="a"),
-        lambda engine: engine.score(PROMPT, [[1]]),
-        lambda engine: engine.reset_cache(),
-    ],
-)
-def test_a_closed_engine_says_so(call: Callable[[Any], object]) -> None:
-    made = EngineRig()
-    made.engine.close()
-
-    with pytest.raises(EngineClosed):
-        call(made.engine)
-
-
-def test_a_listener_may_close_the_engine() -> None:
-    made = EngineRig()
-    listener = Listener()
-
-    def close(chunk: Chunk) -> None:
-        made.engine.close()
-        listener(chunk)
-
-    made.engine.submit(PROMPT, SamplingParams(max_tokens=100), close)
-
-    assert isinstance(listener.wait().error, EngineClosed)
-    made.engine.close()
-
-
 def test_two_hundred_requests_need_no_more_threads_and_compute_the_prefix_once() -> None:
     prefix = [1 + index % 26 for index in range(100)]
     listeners = [Listener() for _ in range(200)]
@@ -650,69 +362,3 @@ def test_the_cache_can_be_drawn_and_reset() -> None:
     assert sum(len(node.tokens) for node in nodes) == len(PROMPT) + 4
     assert num_freed == 3
     assert again.usage.num_cached_tokens == 0
-
-
-def test_a_score_can_be_cancelled() -> None:
-    listener = Listener()
-    with rig() as made:
-        gate = made.hold_steps()
-        blocker = made.engine.submit(PROMPT, SamplingParams(max_tokens=100), Listener())
-        assert gate.reached.wait(timeout=30)
-        made.engine.submit_score(PROMPT, [3], listener).cancel()
-        blocker.cancel()
-        gate.open()
-
-        assert isinstance(listener.wait(), RequestCancelled)
-
-
-def test_a_score_listener_gets_one_score() -> None:
-    listener = Listener()
-    with rig() as made:
-        made.engine.submit_score(PROMPT, [3, 4], listener)
-
-        assert isinstance(listener.wait(), Score)
-    assert len(listener.events) == 1
-
-
-def test_bugs_in_the_step_are_logged_with_their_trace(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(plan: StepPlan) -> None:
-        raise KeyError("lost")
-
-    with rig() as made, caplog.at_level(logging.ERROR):
-        made.runner.before_step = fail
-        with pytest.raises(EngineError):
-            made.engine.generate(PROMPT, GREEDY)
-
-    assert "computing a step failed" in caplog.text
-    assert "Traceback" in caplog.text
-
-
-def test_a_bug_after_the_model_fails_what_is_running_and_the_engine_goes_on() -> None:
-    def lose_everything(*args: object) -> list[object]:
-        return []
-
-    with rig() as made:
-        made.sampler.score = lose_everything  # type: ignore[method-assign, assignment]
-        with pytest.raises(EngineError, match="scheduling a step failed"):
-            made.engine.generate(PROMPT, GREEDY, prompt_logprobs=0)
-        result = made.engine.generate(PROMPT, GREEDY)
-        made.check_nothing_is_held()
-
-    assert list(result.token_ids) == expected_tokens(PROMPT, 5)
-
-
-def test_an_engine_that_cannot_go_on_answers_everybody_and_closes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def fail(*args: object) -> None:
-        raise RuntimeError("the cache is broken")
-
-    listener = Listener()
-    with rig() as made:
-        monkeypatch.setattr(RadixCache, "commit_step", fail)
-        monkeypatch.setattr(RadixCache, "discard_step", fail)
-        made.engine.submit(PROMPT, GREEDY, listener)
-
-        assert isinstance(listener.wait().error, EngineClosed)
-        with pytest.raises(EngineClosed):
-            made.engine.generate(PROMPT, GREEDY)
