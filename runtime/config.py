@@ -8,6 +8,7 @@ from umbel.runtime.params import SPECULATE
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "bfloat16", "float32")
+QUANTIZE = ("off", "int8")
 LOAD_FORMATS = ("auto", "gguf", "safetensors", "dummy")
 
 
@@ -25,6 +26,7 @@ class EngineConfig:
     steps_ahead: bool = True  # False: on a GPU no step is enqueued before the last is read
     load_format: str = "auto"  # dummy: random weights for the config found at `model`
     dtype: str = "auto"  # of weights, activations and KV; auto: bfloat16
+    quantize: str = "off"  # int8: rows of products are rounded to 8 bits: faster, less exact
     context_len: int | None = None  # tokens; None: the model's own
     block_size: int = (
         16  # tokens; a COW copies less than this, a page table has context/this entries
@@ -49,6 +51,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         self._one_of("device", DEVICES)
         self._one_of("dtype", DTYPES)
+        self._one_of("quantize", QUANTIZE)
         self._one_of("load_format", LOAD_FORMATS)
         self._one_of("speculate", SPECULATE)
         for name in (

@@ -21,6 +21,7 @@ from umbel.runtime.constraints import ConstraintCompiler, make_vocabulary
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.kv_budget import default_kv_bytes
 from umbel.runtime.loading.load import load_model
+from umbel.runtime.loading.quantize import check_quantize
 from umbel.runtime.loading.source import ModelSource, find_model
 from umbel.runtime.roofline.devices import DEVICES
 from umbel.runtime.roofline.model_costs import ModelCosts
@@ -127,12 +128,19 @@ def load_parts(config: EngineConfig) -> EngineParts:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" or config.tensor_parallel > 1:
+        check_quantize(config.quantize, torch.bfloat16, "cuda or with tensor_parallel")
         from umbel.runtime.device.load import load_on_device  # only where it is needed
 
         loaded = load_on_device(config, source, device)
         return device_parts(config, source, loaded, gauge_device=gauge_device(config, device))
     dtype = _DTYPES[config.dtype]
-    model = load_model(source, dtype=dtype, load_format=config.load_format, seed=config.seed)
+    model = load_model(
+        source,
+        dtype=dtype,
+        load_format=config.load_format,
+        seed=config.seed,
+        quantize=config.quantize,
+    )
     num_blocks = config.num_blocks or _num_blocks(config, model.config, dtype)
     runner = ModelRunner(model, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype)
     sampler = Sampler(model.config.vocab_size)

@@ -1,9 +1,10 @@
 """Weights in the panels that the native products read: 16 outputs side by side, input after input.
 
-What lies in a panel differs by arithmetic, see `half_code`, `bfloat_code` and `float_code`.
+How a panel lies differs by arithmetic: see `half_code`, `bfloat_code`, `float_code`, `int8_code`.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,8 +36,8 @@ def fits(shape: tuple[int, int]) -> bool:
 
 
 def pack(weight: GroupedWeight | Tensor, arithmetic: Arithmetic) -> PackedWeight:
-    """weight: [O, I], quantized, or bfloat16 where `arithmetic` is not "bfloats". The tensors of
-    the result may be views.
+    """weight: [O, I], quantized, or bfloat16 where `arithmetic` is "halves" or "floats". The
+    tensors of the result may be views.
 
     Raises `ValueError` for shapes that do not fill panels.
     """
@@ -48,7 +49,7 @@ def pack(weight: GroupedWeight | Tensor, arithmetic: Arithmetic) -> PackedWeight
         )
     if isinstance(weight, GroupedWeight):
         return _pack_codes(weight, arithmetic)
-    assert arithmetic != "bfloats", "bfloat16 weights are oneDNN's"
+    assert arithmetic in ("halves", "floats"), "only these multiply weights without codes"
     if arithmetic == "halves":
         panels, factor = _pack_halves(weight)
     else:
@@ -61,11 +62,8 @@ def _pack_codes(weight: GroupedWeight, arithmetic: Arithmetic) -> PackedWeight:
     if arithmetic == "halves":
         weight, factor = _limited(weight)
     bits = 4 if weight.codes.dtype == torch.uint8 else 8
-    if bits == 4:
-        pack_codes = _pack_words if arithmetic == "floats" else _pack_4bit_pairs
-    else:
-        pack_codes = _pack_octets if arithmetic == "floats" else _pack_8bit_pairs
-    return PackedWeight(pack_codes(weight.codes), _pack_scales(weight), bits, factor)
+    panels = _CODES[arithmetic, bits](weight.codes)
+    return PackedWeight(panels, _pack_scales(weight), bits, factor)
 
 
 def _limited(weight: GroupedWeight) -> tuple[GroupedWeight, float]:
@@ -113,6 +111,13 @@ def _pack_words(codes: Tensor) -> Tensor:
     return _join_nibbles(parts.transpose(0, 2, 4, 1, 3))  # panel, group, word, output, nibble
 
 
+def _pack_quads(codes: Tensor) -> Tensor:
+    """[O, I] of 0..15 -> panels: four inputs of each output, and in the upper nibbles the next."""
+    outputs, inputs = codes.shape
+    parts = codes.numpy().reshape(outputs // LANES, LANES, inputs // 8, 2, 4)
+    return _join_nibbles(parts.transpose(0, 2, 1, 4, 3))  # panel, eight inputs, output, input
+
+
 def _join_nibbles(nibbles: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> Tensor:
     """[..., 2 n] of 0..15 -> [..., n] bytes, the lower nibble first."""
     octets = np.empty((*nibbles.shape[:-1], nibbles.shape[-1] // 2), np.uint8)
@@ -138,3 +143,15 @@ def _pack_scales(weight: GroupedWeight) -> Tensor:
     kinds = [weight.scales] if weight.offsets is None else [weight.scales, weight.offsets]
     stacked = torch.stack(kinds).view(len(kinds), -1, LANES, weight.scales.shape[1])
     return stacked.permute(1, 3, 0, 2)
+
+
+_CODES: dict[tuple[Arithmetic, int], Callable[[Tensor], Tensor]] = {
+    ("halves", 4): _pack_4bit_pairs,
+    ("halves", 8): _pack_8bit_pairs,
+    ("bfloats", 4): _pack_4bit_pairs,
+    ("bfloats", 8): _pack_8bit_pairs,
+    ("floats", 4): _pack_words,
+    ("floats", 8): _pack_octets,
+    ("int8s", 4): _pack_quads,
+    ("int8s", 8): _pack_8bit_pairs,
+}

@@ -27,12 +27,19 @@ LANES = 16  # outputs of a panel
 GROUP = 32  # inputs that share a scale
 
 
+def _same(emit: Emitter, total: Value) -> Value:
+    return total
+
+
 @dataclass(frozen=True, slots=True)
 class WeightKind:
     """How the weights of a panel lie in memory and are multiplied.
 
-    weights: (emit, address of a group) -> 16 weights or pairs of weights of each input in turn.
-    add: (emit, total, weights, the bits of a row's input or pair) -> total + their product.
+    weights: (emit, address of a group) -> for 16 outputs the weights of each input, or of so many
+    inputs as 32 bits of a row hold, in turn.
+    add: (emit, total, weights, 32 bits of a row) -> total + their product.
+    zero, to_floats: (emit), (emit, total) of a total, which need not be a vector of float32.
+    is_rounded: whether the inputs of each group of a row are integers, to be scaled and corrected.
     """
 
     group_bytes: int
@@ -40,6 +47,9 @@ class WeightKind:
     weights: Callable[[Emitter, Value], Iterator[Value]]
     add: Callable[[Emitter, Value, Value, Value], Value]
     num_steps: int  # per group and output: none, a float16 scale, or a scale and an offset
+    zero: Callable[[Emitter], Any] = Emitter.zeros
+    to_floats: Callable[[Emitter, Any], Value] = _same
+    is_rounded: bool = False
 
     @property
     def step_bytes(self) -> int:
@@ -59,8 +69,10 @@ def make_tile(
     (weights, panel_bytes, steps, step_bytes, x, x_stride, sums, num_groups, bias, y, y_stride,
     is_float): a panel's weights and its float16 scales and offsets [groups, 1 or 2, 16] lie
     `panel_bytes` and `step_bytes` behind those of the one before; rows lie `x_stride` bytes apart;
-    sums: float32 [rows, groups], of the rows' groups; bias: 16 float32 for each panel; results
-    [rows, 16 panels] in float32 or bfloat16, `y_stride` bytes apart.
+    sums: float32 [rows, groups], of the rows' groups, or, if the rows are rounded, [rows, groups,
+    3]: what the sums of integers are multiplied with, what is added then, and the sums; bias:
+    16 float32 for each panel; results [rows, 16 panels] in float32 or bfloat16, `y_stride` bytes
+    apart.
 
     num_chains: the sum over a group is split into so many, which do not wait for each other.
     prefetches: the panels behind these are asked for meanwhile. Panels are short: the hardware sees
@@ -83,8 +95,8 @@ def make_tile(
             group = loop.index
             before = [builder.load(total) for total in totals]
             group_at = builder.add(weights, builder.mul(group, I64(kind.group_bytes)))
-            chains = [before if kind.num_steps == 0 else [emit.zeros()] * len(tile)]
-            chains += [[emit.zeros()] * len(tile) for _ in range(num_chains - 1)]
+            chains = [before if kind.num_steps == 0 else [kind.zero(emit) for _ in tile]]
+            chains += [[kind.zero(emit) for _ in tile] for _ in range(num_chains - 1)]
             x_at = builder.mul(group, I64(kind.x_group_bytes))
             for panel in range(num_panels) if prefetches else ():
                 ahead = I64(panel + num_panels)
@@ -106,7 +118,7 @@ def make_tile(
                         place = row * num_panels + panel
                         chain[place] = kind.add(emit, chain[place], of_input[panel], value)
                 chains[i % num_chains] = chain
-            products = chains[0]
+            products = [kind.to_floats(emit, total) for total in chains[0]]
             for chain in chains[1:]:
                 products = [builder.fadd(a, b) for a, b in zip(products, chain, strict=True)]
             if kind.num_steps > 0:
@@ -116,15 +128,11 @@ def make_tile(
                     for panel in range(num_panels)
                 ]
                 for place, (row, panel) in enumerate(tile):
-                    scale, *offset = steps_of[panel]
-                    total = emit.fma(products[place], scale, before[place])
-                    if offset:
-                        idx = builder.add(builder.mul(num_groups, I64(row)), group)
-                        sum_at = builder.add(sums, builder.mul(idx, I64(4)))
-                        total = emit.fma(
-                            offset[0], emit.splat(emit.load(sum_at, F32, align=4)), total
-                        )
-                    products[place] = total
+                    idx = builder.add(builder.mul(num_groups, I64(row)), group)
+                    of_group = _load_row_steps(emit, sums, idx, kind)
+                    products[place] = _add_scaled(
+                        emit, before[place], products[place], steps_of[panel], of_group
+                    )
             for total, value in zip(totals, products, strict=True):
                 builder.store(value, total)
         places = [builder.add(y, builder.mul(y_stride, I64(row))) for row, _ in tile]
@@ -156,3 +164,22 @@ def _load_steps(emit: Emitter, address: Value, kind: WeightKind) -> list[Value]:
         emit.builder.fpext(emit.load(emit.at(address, 2 * LANES * i), F16X16, align=32), F32X16)
         for i in range(kind.num_steps)
     ]
+
+
+def _load_row_steps(emit: Emitter, sums: Value, idx: Value, kind: WeightKind) -> list[Value]:
+    """Of a group of a row, the scale and the correction, if it is rounded, and the sum."""
+    count = 3 if kind.is_rounded else 1
+    at = emit.builder.add(sums, emit.builder.mul(idx, I64(4 * count)))
+    return [emit.splat(emit.load(emit.at(at, 4 * i), F32, align=4)) for i in range(count)]
+
+
+def _add_scaled(
+    emit: Emitter, total: Value, product: Value, steps: list[Value], of_row: list[Value]
+) -> Value:
+    """total + the product of a group, scaled, + what the offset, if there is one, contributes."""
+    scale, *offset = steps
+    *rounding, sum_of_group = of_row
+    if rounding:
+        product = emit.fma(product, *rounding)
+    total = emit.fma(product, scale, total)
+    return emit.fma(offset[0], sum_of_group, total) if offset else total

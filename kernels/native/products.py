@@ -2,7 +2,7 @@
 
 A kernel takes (0, panels, scales, x, x_stride, rows, groups, panels, bias, y, y_stride, is_float,
 bits, bits of a float32 factor), addresses and strides in bytes. There is one for each arithmetic:
-`bfloat_products` and `float_products` multiply codes as they are, `half_products` converts them.
+`half_products` converts codes, the others multiply them as they are; `int8_products` rounds rows.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from umbel.kernels.native import threads
 from umbel.kernels.native.memory import WeightMemory
 from umbel.kernels.native.packing import LANES, pack
 from umbel.kernels.native.program import empty, run_kernel
-from umbel.kernels.native.threads import float_bits
+from umbel.kernels.native.threads import Arithmetic, float_bits
 
 _Args = ctypes.c_int64 * 14
 
@@ -30,20 +30,23 @@ class NativeProduct:
         *,
         out_dtype: torch.dtype = torch.bfloat16,
         memory: WeightMemory | None = None,
+        arithmetic: Arithmetic | None = None,
     ) -> None:
-        """weight: quantized, or bfloat16 where `threads.arithmetic()` is not "bfloats"; bias: [O]
-        or None; out_dtype: bfloat16 or float32. memory: where to put the weight; None: anywhere.
+        """weight: quantized, or bfloat16 where the arithmetic is "halves" or "floats"; bias: [O] or
+        None; out_dtype: bfloat16 or float32. memory: where to put the weight; None: anywhere.
+        arithmetic: None: the machine's; or "int8s", to round rows to 8 bits.
 
         Raises `ValueError` for shapes that do not fill panels.
         """
-        packed = pack(weight, threads.arithmetic())
+        arithmetic = arithmetic or threads.arithmetic()
+        packed = pack(weight, arithmetic)
         self._out_features, self._in_features = weight.shape
         self._panels, self._scales = _kept(packed.panels, memory), _kept(packed.scales, memory)
         self._bias = torch.zeros(self._out_features) if bias is None else bias.float().contiguous()
         self.weight_bytes = self._panels.nbytes + self._scales.nbytes + self._bias.nbytes
         self._bits = packed.bits
         self._out_dtype = out_dtype
-        self._kernel = _kernel()
+        self._kernel = _kernel(arithmetic)
         self._factor_bits = float_bits(packed.factor)
         # Looked up once: of a one-row product's few microseconds the addresses were one.
         self._addresses = self._panels.data_ptr(), self._scales.data_ptr(), self._bias.data_ptr()
@@ -63,13 +66,14 @@ class NativeProduct:
         return y
 
 
-def _kernel() -> int:
-    """Of this machine's arithmetic. Compiles on the first call."""
-    kind = threads.arithmetic()
-    if kind == "halves":
+def _kernel(arithmetic: Arithmetic) -> int:
+    """Compiles on the first call."""
+    if arithmetic == "halves":
         from umbel.kernels.native.half_products import MULTIPLY
-    elif kind == "bfloats":
+    elif arithmetic == "bfloats":
         from umbel.kernels.native.bfloat_products import MULTIPLY
+    elif arithmetic == "int8s":
+        from umbel.kernels.native.int8_products import MULTIPLY
     else:
         from umbel.kernels.native.float_products import MULTIPLY
     return MULTIPLY

@@ -27,7 +27,7 @@ _FEATURES = ("avx2", "fma", "f16c")
 _BFLOAT_FEATURES = ("avx512f", "avx512bw", "avx512bf16")
 _HALF_FEATURES = ("avx512fp16",)
 
-Arithmetic: TypeAlias = Literal["halves", "bfloats", "floats"]
+Arithmetic: TypeAlias = Literal["halves", "bfloats", "floats", "int8s"]
 _Enter = Callable[[int, object, int, int], None]
 Answer = TypeVar("Answer")
 
@@ -55,7 +55,7 @@ def has_halves() -> bool:
 
 
 def arithmetic() -> Arithmetic:
-    """What the products of this machine are computed in."""
+    """What this machine's products are computed in, unless their rows are rounded to "int8s"."""
     if has_halves():
         return "halves"
     return "bfloats" if has_bfloats() else "floats"

@@ -21,6 +21,7 @@ from umbel.kernels.norm import HeadNorm, RMSNorm
 from umbel.kernels.rope import RopeSpec
 from umbel.runtime.errors import ModelError
 from umbel.runtime.loading.gguf_file import GGUFFile
+from umbel.runtime.loading.quantize import Int8Layers, check_quantize
 from umbel.runtime.loading.source import CONFIG_FILE, ModelSource
 from umbel.runtime.loading.tuning import DEFAULT_LIMITS, tune_row_limits
 from umbel.runtime.loading.weights import DummyReader, GGUFReader, SafetensorsReader, WeightReader
@@ -50,8 +51,11 @@ def load_model(
     dtype: torch.dtype,
     load_format: str = "auto",
     seed: int = 0,
+    quantize: str = "off",
 ) -> Decoder:
     """The decoder of the model at `source`, on the CPU, in bfloat16 or float32.
+
+    quantize: "int8" rounds the rows of products to 8 bits, see `quantize`.
 
     load_format: "auto" takes what is there, "gguf" and "safetensors" insist on it, "dummy" makes
     random weights from `seed` for the configuration found there.
@@ -59,9 +63,10 @@ def load_model(
     """
     if dtype not in _DTYPES:
         raise ModelError(f"dtype {dtype} is not supported; supported are bfloat16 and float32")
+    check_quantize(quantize, dtype, "cpu")
     config, reader = open_model(source, load_format=load_format, seed=seed)
     with torch.inference_mode():
-        weights = _Builder(config, reader, dtype).build()
+        weights = _Builder(config, reader, dtype, quantize).build()
         tune_row_limits(weights.products)
         decoder = Decoder(config, weights)
     size_mib = decoder.weight_bytes / 2**20
@@ -158,21 +163,27 @@ def _grouped_linear(
 class _Builder:
     """Fills the weights of a decoder, fusing and packing one product at a time to save memory."""
 
-    def __init__(self, config: ModelConfig, reader: WeightReader, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: ModelConfig, reader: WeightReader, dtype: torch.dtype, quantize: str
+    ) -> None:
         self._config = config
         self._reader = reader
         self._dtype = dtype
         self._memory = WeightMemory()
+        self._int8 = Int8Layers(self._memory) if quantize == "int8" else None
 
     def build(self) -> DecoderWeights:
         embedding = self._load(EMBEDDING)
         layers = [self._layer(layer_prefix(idx)) for idx in range(self._config.num_layers)]
-        return DecoderWeights(
+        weights = DecoderWeights(
             embedding=embedding,
             layers=layers,
             final_norm=RMSNorm(self._norm_weight(FINAL_NORM), self._config.norm_eps),
             head=self._head(embedding if self._config.tied_head else None),
         )
+        if self._int8 is not None:
+            self._int8.report()
+        return weights
 
     def _layer(self, prefix: str) -> LayerWeights:
         config = self._config
@@ -195,8 +206,22 @@ class _Builder:
     def _head(self, embedding: Tensor | None) -> Linear:
         grouped = self._grouped([HEAD if embedding is None else EMBEDDING])
         if grouped is not None:
-            return _grouped_linear(grouped, None, torch.float32, self._memory)
-        return make_linear(self._load(HEAD) if embedding is None else embedding)
+            return self._product(grouped, None, torch.float32)
+        return self._product(self._load(HEAD) if embedding is None else embedding, None)
+
+    def _product(
+        self,
+        weight: GroupedWeight | Tensor,
+        bias: Tensor | None,
+        out_dtype: torch.dtype = torch.bfloat16,
+    ) -> Linear:
+        if self._int8 is not None:
+            rounded = self._int8.make(weight, bias, out_dtype)
+            if rounded is not None:
+                return rounded
+        if isinstance(weight, GroupedWeight):
+            return _grouped_linear(weight, bias, out_dtype, self._memory)
+        return make_linear(weight, bias)
 
     def _grouped(self, names: list[str]) -> GroupedWeight | None:
         """Several weights as one, as they are quantized, if that can be multiplied here."""
@@ -219,9 +244,9 @@ class _Builder:
             bias = torch.cat([self._load(f"{prefix}{name}.bias") for name in names])
         grouped = self._grouped([f"{prefix}{name}.weight" for name in names])
         if grouped is not None:
-            return _grouped_linear(grouped, bias, torch.bfloat16, self._memory)
+            return self._product(grouped, bias)
         weights = [self._load(f"{prefix}{name}.weight") for name in names]
-        return make_linear(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
+        return self._product(weights[0] if len(weights) == 1 else torch.cat(weights), bias)
 
     def _norm_weight(self, name: str) -> Tensor:
         return self._reader.load(name, torch.float32) + self._config.norm_offset

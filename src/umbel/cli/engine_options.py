@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from umbel.runtime.config import DEVICES, DTYPES, LOAD_FORMATS
+from umbel.runtime.config import DEVICES, DTYPES, LOAD_FORMATS, QUANTIZE
 from umbel.runtime.params import SPECULATE
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--load-format", choices=LOAD_FORMATS, default="auto")
     group.add_argument("--dtype", choices=DTYPES, default="auto")
+    group.add_argument(
+        "--quantize",
+        choices=QUANTIZE,
+        help="int8: round the rows of products to 8 bits: faster, less exact; prints the error",
+    )
     group.add_argument("--context-len", type=int, metavar="TOKENS")
     group.add_argument("--max-running", type=int, metavar="REQUESTS")
     group.add_argument("--max-waiting", type=int, metavar="REQUESTS")
@@ -52,6 +57,7 @@ def start_engine(args: argparse.Namespace) -> "Engine":
         "tensor_parallel",
         "load_format",
         "dtype",
+        "quantize",
         "context_len",
         "max_running",
         "max_waiting",

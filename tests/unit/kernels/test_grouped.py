@@ -206,3 +206,75 @@ def test_natively_rows_and_weights_of_zeros_give_the_bias() -> None:
         torch.tensor(0.0).bfloat16(),
     )
     assert torch.equal(NativeLinear(torch.zeros(32, 64).bfloat16(), bias)(x), bias.expand(3, -1))
+
+
+@native_only
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 7, 101])
+def test_rows_rounded_to_8_bits_err_by_a_hundredth(bits: int, num_rows: int) -> None:
+    weight, bias, x = make_weight(bits, 80, 224), make_rows(1, 80)[0], make_rows(num_rows, 224)
+
+    got = int8_product(weight, bias)(x)
+
+    exact = x.double() @ weight.dequantized().double().T + bias.double()
+    assert got.shape == (num_rows, 80)
+    assert (got - exact).norm() <= 0.012 * exact.norm()
+
+
+@native_only
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_integers_are_multiplied_exactly(bits: int) -> None:
+    """Sums of the largest codes with the largest inputs, which must not overflow."""
+    largest = 15 if bits == 4 else -127
+    weight = make_weight(bits, 32, 64)
+    weight.codes.fill_(largest)
+    steps = torch.full_like(weight.scales, 0.5)
+    weight = GroupedWeight(weight.codes, steps, None if bits == 8 else steps)
+    x = torch.full((5, 64), 127.0).bfloat16()
+    x[1::2] = -127
+    x[4, 5:] = 3
+
+    got = int8_product(weight, None)(x)
+
+    assert torch.equal(got.double(), x.double() @ weight.dequantized().double().T)
+
+
+@native_only
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rounded_rows_have_the_same_bits_alone_and_among_others(bits: int) -> None:
+    layer, x = int8_product(make_weight(bits, 80, 224), None), make_rows(103, 224)
+
+    together = layer(x)
+
+    for count in (1, 2, 3, 4, 7, 8, 99):
+        assert torch.equal(layer(x[103 - count :]), together[103 - count :])
+
+
+@native_only
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_row_that_cannot_be_rounded_stays_not_finite_and_harms_no_other(
+    bits: int, value: float
+) -> None:
+    layer, x = int8_product(make_weight(bits, 32, 224), None), make_rows(9, 224)
+    clean = layer(x)
+    x[4, 5] = value
+
+    got = layer(x)
+
+    assert not got[4].isfinite().any()
+    assert torch.equal(got[[0, 1, 2, 3, 5, 6, 7, 8]], clean[[0, 1, 2, 3, 5, 6, 7, 8]])
+
+
+@native_only
+def test_rows_too_small_to_round_and_zeros_give_the_bias() -> None:
+    bias, x = make_rows(1, 80)[0], make_rows(3, 224) * 1e-36
+    x[1] = 0
+
+    got = int8_product(make_weight(8, 80, 224), bias)(x)
+
+    torch.testing.assert_close(got, bias.float().expand(3, -1), rtol=0, atol=1e-30)
+
+
+def int8_product(weight: GroupedWeight, bias: torch.Tensor | None) -> NativeLinear:
+    return NativeLinear(weight, bias, out_dtype=torch.float32, arithmetic="int8s")

@@ -1,4 +1,4 @@
-"""The arithmetics that this processor has but does not use, as on processors that have only them."""
+"""Arithmetics that this processor has but does not use, as on processors with nothing better."""
 
 import os
 import subprocess
