@@ -13,6 +13,7 @@ from umbel.grammar.pushdown.leaves import (
     LexerLeaf,
     LiteralLeaf,
     OverrideLeaf,
+    SelectedLeaf,
 )
 from umbel.grammar.pushdown.rules import RuleState, Sequence
 
@@ -52,6 +53,8 @@ def _first_of_leaf(leaf: Leaf) -> int:
             return _first_of_leaf(leaf.base)
         case LiteralLeaf():
             return _first_of_literals(leaf.literals)
+        case SelectedLeaf():
+            return _first_of_leaf(leaf.plain())
         case LexerLeaf():
             first = 0
             for member in leaf.leaves:

@@ -36,6 +36,11 @@ class Leaf:
     key: bytes
     num_tags: int
 
+    @property
+    def tags_in_use(self) -> Iterable[int]:
+        """The tags that texts of the leaf may have."""
+        return range(self.num_tags)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Leaf) and self.key == other.key
 
@@ -93,6 +98,10 @@ class LiteralLeaf(Leaf):
     def num_tags(self) -> int:  # type: ignore[override]
         return max(tag for _, tag in self.literals) + 1
 
+    @property
+    def tags_in_use(self) -> Iterable[int]:
+        return {tag for _, tag in self.literals}
+
 
 def literal_leaf(literals: Iterable[tuple[bytes, int]] | bytes) -> LiteralLeaf:
     """From (text, tag) pairs in any order; from one text: with tag 0."""
@@ -125,6 +134,11 @@ class OverrideLeaf(Leaf):
     def num_tags(self) -> int:  # type: ignore[override]
         return max([self.base.num_tags, *(tag + 1 for _, tag in self.literals)])
 
+    @property
+    def tags_in_use(self) -> Iterable[int]:
+        named = {tag for _, tag in self.literals if tag != NO_TAG}
+        return named.union(self.base.tags_in_use)
+
 
 def override_leaf(
     base: "DfaLeaf | CountedLeaf", literals: Iterable[tuple[bytes, int]]
@@ -132,6 +146,33 @@ def override_leaf(
     """`base` itself when there is nothing to override."""
     pairs = tuple(sorted(dict(literals).items()))
     return OverrideLeaf(base, pairs) if pairs else base
+
+
+class SelectedLeaf(Leaf):
+    """`whole` without some of its literals: what an object has left of its property names.
+
+    chosen: bit n stands for the n-th literal of `whole`; without it the text is not accepted. A
+    leaf of literals needs at least one. All selections share what is read where they do not differ.
+    """
+
+    def __init__(self, whole: "LiteralLeaf | OverrideLeaf", chosen: int) -> None:
+        size = (len(whole.literals) + 7) // 8
+        self.whole = whole
+        self.chosen = chosen
+        self.key = whole.key + chosen.to_bytes(size, "little")
+        self.num_tags = whole.num_tags
+
+    @property
+    def tags_in_use(self) -> Iterable[int]:
+        return self.plain().tags_in_use
+
+    def plain(self) -> "LiteralLeaf | OverrideLeaf":
+        """The same language without sharing."""
+        pairs = enumerate(self.whole.literals)
+        if isinstance(self.whole, LiteralLeaf):
+            return LiteralLeaf(tuple(pair for at, pair in pairs if self.chosen >> at & 1))
+        kept = tuple((t, tag if self.chosen >> at & 1 else NO_TAG) for at, (t, tag) in pairs)
+        return OverrideLeaf(self.whole.base, kept)
 
 
 @dataclass(frozen=True, eq=False)

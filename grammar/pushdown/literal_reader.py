@@ -6,7 +6,7 @@ its sorting.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import count, pairwise
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from umbel.grammar.pushdown.leaves import NO_TAG, LiteralLeaf
-from umbel.grammar.pushdown.reading import DEAD, Exits, Reading, reading_of, run_bytes, united
+from umbel.grammar.pushdown.reading import (
+    DEAD,
+    EMPTY_READING,
+    Exits,
+    Reading,
+    reading_of,
+    run_bytes,
+    united,
+)
 from umbel.grammar.pushdown.residual import Residual
 from umbel.grammar.pushdown.rules import UNREACHABLE
 
@@ -23,6 +31,10 @@ if TYPE_CHECKING:
 
 _MAX_KEPT = 20_000
 _FEW = 600  # literals read one by one, each a look-up: quicker than a trie that is used once
+
+# A literal that a residual reads from: its number, the tokens that end inside it or with it (None:
+# it is read already), and what may follow all of it.
+Hit = tuple[int, "dict[int, None] | None", "Residual | None"]
 
 
 class LiteralTrie:
@@ -37,19 +49,15 @@ class LiteralTrie:
         self._ranges = {0: (0, len(literals), 0)}
         self._children: dict[int, dict[int, int]] = {}
 
-    def tag(self, node: int) -> int:
-        """The tag of the literal that ends at the node, or NO_TAG."""
+    def ended(self, node: int) -> int | None:
+        """The number of the literal that ends at the node."""
         first, _, depth = self._ranges[node]
-        return self.tags[first] if len(self.texts[first]) == depth else NO_TAG
+        return first if len(self.texts[first]) == depth else None
 
-    def ends_literal(self, node: int) -> bool:
-        first, _, depth = self._ranges[node]
-        return len(self.texts[first]) == depth
-
-    def is_final(self, node: int) -> bool:
-        """Whether no literal goes on."""
-        first, end, depth = self._ranges[node]
-        return end - first == 1 and len(self.texts[first]) == depth
+    def bits(self, node: int) -> int:
+        """The literals that go through the node, bit n for the n-th."""
+        first, end, _ = self._ranges[node]
+        return (1 << end) - (1 << first)
 
     def members(self, node: int) -> tuple[range, int]:
         """The numbers of the literals that go through the node, and its depth."""
@@ -132,57 +140,98 @@ class LiteralTrie:
 
 
 class LiteralReader:
-    """See `reading.Reader`. States are nodes of the literals' trie."""
+    """See `reading.Reader`. States are nodes of the literals' trie.
+
+    Also reads with some of the literals only: such a reader shares the trie, and all that it reads
+    where the others make no difference, with the reader of the whole set.
+    """
 
     start = 0
     greedy = False
 
-    def __init__(self, leaf: LiteralLeaf, vocabulary: "Vocabulary") -> None:
+    def __init__(
+        self, leaf: LiteralLeaf, vocabulary: "Vocabulary", whole: "LiteralReader | None" = None
+    ) -> None:
         self._vocabulary = vocabulary
-        self._trie = LiteralTrie(leaf.literals)
-        self._has_own_tags = len(set(self._trie.tags)) == len(self._trie.tags)
-        lone = vocabulary.lone_bytes
-        self.has_gaps = any(text.translate(None, lone) for text in self._trie.texts)
+        self._trie: LiteralTrie = LiteralTrie(leaf.literals) if whole is None else whole._trie
+        self._chosen = (1 << len(leaf.literals)) - 1
+        self._whole = whole
+        if whole is None:
+            lone = vocabulary.lone_bytes
+            self.has_gaps = any(text.translate(None, lone) for text in self._trie.texts)
+            self._has_own_tags = len(set(self._trie.tags)) == len(self._trie.tags)
+            self._hits: dict[tuple[int, Residual], list[Hit]] = {}
+            self._costs: dict[int, list[int]] = {}  # literal -> tokens from each offset to its end
+        else:
+            self.has_gaps, self._has_own_tags = whole.has_gaps, whole._has_own_tags
+            self._hits, self._costs = whole._hits, whole._costs
+        self._leaf = leaf
         self._memo: dict[tuple[int, Residual], Reading] = {}
         self._live: dict[int, bool] = {}
-        self._costs: dict[int, list[int]] = {}  # literal -> tokens from each offset to its end
+
+    def selected(self, chosen: int) -> "LiteralReader":
+        """With the literals whose bits are set."""
+        found = LiteralReader(self._leaf, self._vocabulary, self)
+        found._chosen = chosen
+        return found
+
+    def _members(self, node: int) -> tuple[Sequence[int], int]:
+        """The numbers of the chosen literals that go through the node, and its depth."""
+        numbers, depth = self._trie.members(node)
+        if self._whole is None:
+            return numbers, depth
+        chosen = self._chosen
+        return [number for number in numbers if chosen >> number & 1], depth
+
+    def _has_any(self, node: int) -> bool:
+        return self._whole is None or self._chosen & self._trie.bits(node) != 0
+
+    def _has_all(self, node: int) -> bool:
+        bits = self._trie.bits(node)
+        return self._chosen & bits == bits
 
     def tag(self, state: int) -> int:
-        return self._trie.tag(state)
+        number = self._trie.ended(state)
+        if number is None or not self._chosen >> number & 1:
+            return NO_TAG
+        return self._trie.tags[number]
 
     def step(self, state: int, value: int) -> int:
         target = self._trie.child(state, value)
-        return DEAD if target is None else target
+        return DEAD if target is None or not self._has_any(target) else target
 
     def run(self, state: int, text: bytes) -> tuple[int, int]:
         trie = self._trie
         if trie.has_prefixes:
             return run_bytes(self, state, text)
         found = trie.descendant(state, text)
-        return (DEAD, 0) if found is None else found
+        return (DEAD, 0) if found is None or not self._has_any(found[0]) else found
 
     def next_bytes(self, state: int) -> Iterable[int]:
-        return self._trie.children(state)
+        children = self._trie.children(state)
+        if self._whole is None:
+            return children
+        return [value for value, child in children.items() if self._has_any(child)]
 
     def is_final(self, state: int) -> bool:
-        return self._trie.is_final(state)
+        return not self.next_bytes(state)
 
     def is_live(self, state: int) -> bool:
         if not self.has_gaps:
             return True
         found = self._live.get(state)
         if found is None:
-            numbers, depth = self._trie.members(state)
+            numbers, depth = self._members(state)
             found = any(self._rest_costs(number)[depth] < UNREACHABLE for number in numbers)
             self._live[state] = found
         return found
 
     def tags_from(self, state: int) -> Collection[int]:
-        numbers, _ = self._trie.members(state)
+        numbers, _ = self._members(state)
         return {self._trie.tags[number] for number in numbers}
 
     def cost(self, state: int, tag: int) -> int:
-        numbers, depth = self._trie.members(state)
+        numbers, depth = self._members(state)
         tags = self._trie.tags
         costs = (self._rest_costs(n)[depth] for n in numbers if tags[n] == tag)
         return min(costs, default=UNREACHABLE)
@@ -191,14 +240,15 @@ class LiteralReader:
         """The least cost of any literal from the start, the short ones looked at first."""
         longest = max(self._vocabulary.trie.max_token_len, 1)
         best = UNREACHABLE
-        for number in sorted(range(len(self._trie.texts)), key=lambda n: len(self._trie.texts[n])):
+        numbers, _ = self._members(0)
+        for number in sorted(numbers, key=lambda n: len(self._trie.texts[n])):
             if best <= -(-len(self._trie.texts[number]) // longest):
                 break
             best = min(best, self._rest_costs(number)[0])
         return best
 
     def bound(self, state: int, tag: int) -> int:
-        numbers, depth = self._trie.members(state)
+        numbers, depth = self._members(state)
         tags, texts = self._trie.tags, self._trie.texts
         return max((len(texts[n]) - depth for n in numbers if tags[n] == tag), default=0)
 
@@ -213,37 +263,68 @@ class LiteralReader:
         key = (state, residual)
         found = self._memo.get(key)
         if found is None:
-            numbers, _ = self._trie.members(state)
-            is_few = len(numbers) <= _FEW and not self.has_gaps
-            found = self._read_each(state, residual) if is_few else self._read_all(state, residual)
+            found = self._read(state, residual)
             if len(self._memo) >= _MAX_KEPT:
                 self._memo.clear()
             self._memo[key] = found
         return found
 
+    def _read(self, state: int, residual: Residual) -> Reading:
+        if self._whole is not None and self._has_all(state):
+            return self._whole.read(state, residual)
+        numbers, _ = self._trie.members(state)
+        if len(numbers) > _FEW or self.has_gaps:
+            return self._read_all(state, residual)
+        hits = self._hits.get((state, residual))
+        if hits is None:
+            hits = self._find_hits(state, residual)
+        if self._whole is not None:
+            chosen = self._chosen
+            found = [hit for hit in hits if chosen >> hit[0] & 1]
+            if len(found) == len(hits):
+                return self._whole.read(state, residual)
+            hits = found
+        return self._of_hits(hits, residual)
+
     def _read_all(self, state: int, residual: Residual) -> Reading:
         ids, _, exits = self._walk(state, residual)
-        tag = self._trie.tag(state)
+        tag = self.tag(state)
         at_once: Exits = ((tag, residual),) if tag >= 0 else ()
         return reading_of(self._vocabulary, ids, at_once + united(exits))
 
-    def _read_each(self, state: int, residual: Residual) -> Reading:
-        """Put together from single literals, whose paths all leaves of the vocabulary share."""
-        trie, paths = self._trie, residual.paths
-        numbers, depth = trie.members(state)
-        ids: dict[int, None] = {}
-        at_once: Exits = ()
-        found: list[tuple[int, Residual]] = []
+    def _find_hits(self, state: int, residual: Residual) -> "list[Hit]":
+        """What single literals make of a residual: paths that all leaves of the vocabulary share.
+        The one that ends here comes first.
+        """
+        texts, paths = self._trie.texts, residual.paths
+        numbers, depth = self._trie.members(state)
+        hits: list[Hit] = []
         for number in numbers:
-            text = trie.texts[number][depth:] if depth else trie.texts[number]
+            text = texts[number][depth:] if depth else texts[number]
             if not text:
-                at_once = ((trie.tags[number], residual),)
+                hits.append((number, None, residual))
                 continue
             ended, rest = paths.get(text) or residual.path(text)
+            if ended or rest is not None:
+                hits.append((number, ended, rest))
+        if len(self._hits) >= _MAX_KEPT:
+            self._hits.clear()
+        self._hits[(state, residual)] = hits
+        return hits
+
+    def _of_hits(self, hits: "list[Hit]", residual: Residual) -> Reading:
+        if not hits:
+            return EMPTY_READING
+        tags = self._trie.tags
+        at_once: Exits = ()
+        if hits[0][1] is None:
+            at_once = ((tags[hits[0][0]], residual),)
+            hits = hits[1:]
+        ids: dict[int, None] = {}
+        for _, ended, _ in hits:
             if ended:
                 ids.update(ended)
-            if rest is not None:
-                found.append((trie.tags[number], rest))
+        found = [(tags[number], rest) for number, _, rest in hits if rest is not None]
         if len(found) > 1 and not self._has_own_tags:
             exits: dict[int, list[Residual]] = {}
             for tag, rest in found:
@@ -272,7 +353,7 @@ class LiteralReader:
             for value in children if len(children) < len(edges) else edges:
                 target = children.get(value)
                 edge = edges.get(value)
-                if target is None or edge is None:
+                if target is None or edge is None or not self._has_any(target):
                     continue
                 if type(edge) is not tuple:
                     edge = rest.edge(value)
@@ -282,7 +363,7 @@ class LiteralReader:
                     ids += ended
                     states += [target] * len(ended)
                 if below is not None:
-                    tag = trie.tag(target)
+                    tag = self.tag(target)
                     if tag >= 0:
                         exits.setdefault(tag, []).append(below)
                     stack.append((target, below))

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _MAX_KEPT = 20_000
 
+# A literal that ends within tokens: its number, the tokens that end with it, and what may follow it
+# inside longer ones.
+Hit = tuple[int, tuple[int, ...], Residual | None]
+
 
 class OverrideReader:
     """See `reading.Reader`. Trie node n is state 2n, state q of the base is 2q + 1."""
@@ -30,18 +34,41 @@ class OverrideReader:
     start = 0
     greedy = False
 
-    def __init__(self, leaf: OverrideLeaf, base: Reader, vocabulary: "Vocabulary") -> None:
+    def __init__(
+        self,
+        leaf: OverrideLeaf,
+        base: Reader,
+        vocabulary: "Vocabulary",
+        whole: "OverrideReader | None" = None,
+    ) -> None:
+        self._leaf = leaf
         self._vocabulary = vocabulary
         self._base = base
-        self._trie = LiteralTrie(leaf.literals)
-        # Per trie node: the state of base after the same text, DEAD if it allows none such.
-        self._base_state: dict[int, int] = {0: base.start}
+        self._chosen = (1 << len(leaf.literals)) - 1
+        self._whole = whole
         self._alive: dict[int, bool] = {}
         self._costs: dict[tuple[int, int], int] = {}
-        lone = vocabulary.lone_bytes
-        self.has_gaps = base.has_gaps or any(t.translate(None, lone) for t in self._trie.texts)
         self._memo: dict[tuple[int, Residual], Reading] = {}
-        self._name_tag = self._tag_of_names()
+        if whole is None:
+            self._trie = LiteralTrie(leaf.literals)
+            # Per trie node: the state of base after the same text, DEAD if it allows none such.
+            self._base_state: dict[int, int] = {0: base.start}
+            self._hits: dict[tuple[int, Residual], list[Hit]] = {}
+            lone = vocabulary.lone_bytes
+            self.has_gaps = base.has_gaps or any(t.translate(None, lone) for t in self._trie.texts)
+            self._name_tag = self._tag_of_names()
+        else:
+            self._trie, self._base_state, self._hits = whole._trie, whole._base_state, whole._hits
+            self.has_gaps, self._name_tag = whole.has_gaps, whole._name_tag
+
+    def selected(self, chosen: int) -> "OverrideReader":
+        """With the literals whose bits are set; the others are not accepted."""
+        found = OverrideReader(self._leaf, self._base, self._vocabulary, self)
+        found._chosen = chosen
+        return found
+
+    def _tag_of(self, number: int) -> int:
+        return self._trie.tags[number] if self._chosen >> number & 1 else NO_TAG
 
     def _tag_of_names(self) -> int:
         """The base's tag where a literal ends, if the literals are plain names; else NO_TAG.
@@ -109,15 +136,17 @@ class OverrideReader:
         return self._base.tag(state >> 1) if state & 1 else self._node_tag(state >> 1)
 
     def _node_tag(self, node: int) -> int:
+        number = self._trie.ended(node)
+        if number is not None:
+            return self._tag_of(number)
         at = self._base_state[node]
-        if self._trie.ends_literal(node) or at == DEAD:
-            return self._trie.tag(node)
-        return self._base.tag(at)
+        return NO_TAG if at == DEAD else self._base.tag(at)
 
     def _can_end(self, node: int) -> bool:
         """Whether some text goes through the node: a banned literal need not leave any."""
         if self._name_tag >= 0:
-            return not self._trie.ends_literal(node) or self._trie.tag(node) >= 0
+            number = self._trie.ended(node)
+            return number is None or self._tag_of(number) >= 0
         found = self._alive.get(node)
         return self._search_end(node) if found is None else found
 
@@ -175,7 +204,7 @@ class OverrideReader:
         if state & 1:
             return self._base.tags_from(state >> 1)
         numbers, _ = self._trie.members(state >> 1)
-        tags = {self._trie.tags[number] for number in numbers if self._trie.tags[number] >= 0}
+        tags = {tag for number in numbers if (tag := self._tag_of(number)) >= 0}
         at = self._base_state[state >> 1]
         return tags if at == DEAD else tags.union(self._base.tags_from(at))
 
@@ -199,9 +228,9 @@ class OverrideReader:
         if self._node_tag(node) == tag:
             return 0
         numbers, depth = self._trie.members(node)
-        tags, texts = self._trie.tags, self._trie.texts
+        tag_of, texts = self._tag_of, self._trie.texts
         literal = (
-            self._vocabulary.fewest_tokens(texts[n][depth:])[0] for n in numbers if tags[n] == tag
+            self._vocabulary.fewest_tokens(texts[n][depth:])[0] for n in numbers if tag_of(n) == tag
         )
         best = min(literal, default=UNREACHABLE)
         lone = self._vocabulary.lone_bytes
@@ -223,33 +252,54 @@ class OverrideReader:
         key = (state, residual)
         found = self._memo.get(key)
         if found is None:
-            correct = self._with_names if self._name_tag >= 0 else self._correct
-            found = correct(state >> 1, residual)
+            found = self._read(state >> 1, residual)
             if len(self._memo) >= _MAX_KEPT:
                 self._memo.clear()
             self._memo[key] = found
         return found
 
-    def _with_names(self, node: int, residual: Residual) -> Reading:
-        """As `_correct`, where only the ends of literals differ."""
-        base = self._base.read(self._base_state[node], residual)
+    def _read(self, node: int, residual: Residual) -> Reading:
+        if self._name_tag < 0:
+            return self._correct(node, residual)
+        hits = self._hits.get((node, residual))
+        if hits is None:
+            hits = self._find_hits(node, residual)
+        if not hits:
+            return self._base.read(self._base_state[node], residual)
+        whole = self._whole
+        if whole is not None and all(self._chosen >> number & 1 for number, _, _ in hits):
+            return whole.read(2 * node, residual)
+        return self._with_names(node, residual, hits)
+
+    def _find_hits(self, node: int, residual: Residual) -> "list[Hit]":
+        """The literals whose last byte some tokens hold: what these are, and what may follow."""
+        hits: list[Hit] = []
         numbers, depth = self._trie.members(node)
-        removed: list[int] = []
-        gone: list[Residual] = []
-        exits: dict[int, list[Residual]] = {}
-        ends, texts, tags = residual.ends, self._trie.texts, self._trie.tags
+        ends, texts = residual.ends, self._trie.texts
         for number in numbers:
             text = texts[number][depth:]
             edge = ends[text] if text in ends else residual.end_of(text)
-            if edge is None:
-                continue
-            ended, rest = edge
-            if tags[number] < 0:
+            if edge is not None:
+                hits.append((number, *edge))
+        if len(self._hits) >= _MAX_KEPT:
+            self._hits.clear()
+        self._hits[(node, residual)] = hits
+        return hits
+
+    def _with_names(self, node: int, residual: Residual, hits: "list[Hit]") -> Reading:
+        """As `_correct`, where only the ends of literals differ."""
+        base = self._base.read(self._base_state[node], residual)
+        removed: list[int] = []
+        gone: list[Residual] = []
+        exits: dict[int, list[Residual]] = {}
+        for number, ended, rest in hits:
+            tag = self._tag_of(number)
+            if tag < 0:
                 removed += ended
             if rest is not None:
                 gone.append(rest)
-                if tags[number] >= 0:
-                    exits.setdefault(tags[number], []).append(rest)
+                if tag >= 0:
+                    exits.setdefault(tag, []).append(rest)
         if not removed and not gone:
             return base
         lost = {self._name_tag: gone} if gone else {}

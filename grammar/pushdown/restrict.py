@@ -14,6 +14,7 @@ from umbel.grammar.pushdown.leaves import (
     Leaf,
     LiteralLeaf,
     OverrideLeaf,
+    SelectedLeaf,
     literal_leaf,
 )
 
@@ -24,6 +25,8 @@ def without_tags(leaf: Leaf, tags: Collection[int]) -> Leaf | None:
         case LiteralLeaf():
             kept = [(text, tag) for text, tag in leaf.literals if tag not in tags]
             return literal_leaf(kept) if kept else None
+        case SelectedLeaf():
+            return without_tags(leaf.plain(), tags)
         case DfaLeaf():
             return _trimmed(leaf, tags)
         case CountedLeaf():

@@ -109,7 +109,7 @@ class RuleState:
         expansion = self.expand()
         best = UNREACHABLE
         for head in expansion.heads:
-            tags = range(head.leaf.num_tags) if head.closing is None else head.closing
+            tags = head.leaf.tags_in_use if head.closing is None else head.closing
             for tag in tags:
                 cost = measure.leaf(head.leaf, tag)
                 if cost < best:

@@ -4,7 +4,6 @@ rows.
 
 import threading
 from collections import OrderedDict
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from umbel.grammar.pushdown.leaves import (
     LexerLeaf,
     LiteralLeaf,
     OverrideLeaf,
+    SelectedLeaf,
     TokenLeaf,
 )
 from umbel.grammar.pushdown.lexer_reader import LexerReader
@@ -78,8 +78,9 @@ class ReadingSpace(ResidualSpace):
                     if len(self._readers) > _MAX_READERS:
                         self._readers.popitem(last=False)
                     return found
-        with suppress(KeyError):  # another thread may just have dropped it
-            self._readers.move_to_end(leaf.key)
+        with self._lock:
+            if leaf.key in self._readers:  # another thread may just have dropped it
+                self._readers.move_to_end(leaf.key)
         return found
 
     def _bound(self, leaf: Leaf) -> Reader:
@@ -94,6 +95,10 @@ class ReadingSpace(ResidualSpace):
                 return LiteralReader(leaf, self.vocabulary)
             case OverrideLeaf():
                 return OverrideReader(leaf, self.reader(leaf.base), self.vocabulary)
+            case SelectedLeaf():
+                whole = self.reader(leaf.whole)
+                assert isinstance(whole, LiteralReader | OverrideReader)
+                return whole.selected(leaf.chosen)
             case CountedLeaf():
                 return CountedReader(leaf, self._counted_base(leaf))
             case LexerLeaf():

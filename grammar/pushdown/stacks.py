@@ -294,7 +294,7 @@ class Stacks:
     def _possible(self, head: Head | RecordedHead) -> Leaf | None:
         """The leaf without the tags behind which no tokens complete the text; None: no tag left."""
         dead = []
-        for tag in range(head.leaf.num_tags):
+        for tag in head.leaf.tags_in_use:
             then = head.follow(tag, None) if isinstance(head, RecordedHead) else head.follow(tag)
             if not self._exists(then):
                 dead.append(tag)

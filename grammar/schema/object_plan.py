@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from umbel.grammar.errors import UnsupportedGrammar
-from umbel.grammar.pushdown.leaves import NO_TAG, Leaf, literal_leaf, override_leaf
+from umbel.grammar.pushdown.leaves import Leaf, override_leaf
 from umbel.grammar.pushdown.rules import (
     Expansion,
     RuleState,
@@ -21,6 +21,7 @@ from umbel.grammar.pushdown.rules import (
 )
 from umbel.grammar.regex import languages
 from umbel.grammar.regex.chardfa import CharDfa
+from umbel.grammar.schema.names import NameLeaves
 from umbel.grammar.schema.spelling import language_leaf
 from umbel.grammar.values.fields import Fields
 from umbel.grammar.values.literals import spell_text
@@ -35,21 +36,18 @@ if TYPE_CHECKING:
     from umbel.grammar.schema.lowering import Lowering
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far an object is. at: the next declared position, or in any order the positions that
-    have come.
+    have come, as bits.
 
-    extras: undeclared names used, as spelled. count: of properties, as far as it matters. pending:
-    obligations of
-    `ObjectAtom.some` not met. needed: names that dependencies ask for; present: names that have
-    come, of those that
-    dependencies speak of.
+    extras: undeclared names used, as spelled. size: how many properties, as far as it matters.
+    pending: obligations of `ObjectAtom.some` not met. needed: names that dependencies ask for;
+    present: names that have come, of those that dependencies speak of.
     """
 
-    at: int | frozenset[int]
+    at: int
     extras: frozenset[bytes] = frozenset()
-    count: int = 0
+    size: int = 0
     pending: tuple[int, ...] = ()
     needed: frozenset[str] = frozenset()
     present: frozenset[str] = frozenset()
@@ -79,6 +77,7 @@ class ObjectPlan:
                 keyword="minProperties",
             )
         self.is_simple = not (atom.some or self._counts or atom.implies)
+        self.any_order = lowering.any_order
         self._is_prepared = False
 
     def prepare(self) -> None:
@@ -96,16 +95,16 @@ class ObjectPlan:
         self.slots = [self._slot(terms[index], declared[index]) for index in possible]
         required = set(atom.required)
         self.required = [name in required for name in self.names]
-        self.required_positions = frozenset(i for i, flag in enumerate(self.required) if flag)
         self._next_required = self._required_from()
         self._dependent = frozenset(dependent)
         self.kinds = list(self._open_kinds(fields))
         self.spelled = [spell_text(name) for name in self.names]
-        self._banned = [(spell_text(name), NO_TAG) for name in declared] if self.kinds else []
+        impossible = [spell_text(name) for name in declared if name not in self.position]
+        self.leaves = NameLeaves(self.spelled, impossible)
+        flags = zip(self.leaves.bits, self.required, strict=True)
+        self._required_bits = sum(bit for bit, flag in flags if flag)
         self.ways = ObjectWays(atom, lowering.algebra, self._has)
-        self._key_leaves: dict[tuple[int, ...], Leaf] = {}
         self._extra_leaves: dict[frozenset[bytes], list[Leaf]] = {}
-        self._names_leaves: dict[tuple[tuple[int, ...], frozenset[bytes]], Leaf] = {}
         # Whether undeclared names may be any, and one like another.
         self.is_open = len(self.kinds) == 1 and self.kinds[0][0] is None
         self._is_prepared = True
@@ -166,8 +165,7 @@ class ObjectPlan:
 
     def first(self) -> Progress:
         """Nothing has come yet."""
-        at: int | frozenset[int] = frozenset() if self.lowering.any_order else 0
-        return Progress(at, pending=tuple(range(len(self.atom.some))))
+        return Progress(0, pending=tuple(range(len(self.atom.some))))
 
     def options(self, slot: Slot, pending: tuple[int, ...]) -> list[tuple[Term, tuple[int, ...]]]:
         """What the value of a property can be, and the obligations that stay pending after it."""
@@ -194,68 +192,76 @@ class ObjectPlan:
 
     def is_gone(self, progress: Progress, name: str) -> bool:
         index = self.position.get(name)
-        if index is None:
-            return True
-        at = progress.at
-        return index < at if isinstance(at, int) else index in at
+        return index is None or self._is_past(progress.at, index)
+
+    def _is_past(self, at: int, index: int) -> bool:
+        return at & self.leaves.bits[index] != 0 if self.any_order else index < at
 
     def missing(self, progress: Progress) -> tuple[str, ...]:
         """Required names that have not come; in order of declaration, then those that dependencies
         ask for.
         """
         at = progress.at
-        if isinstance(at, int):
-            names = [self.names[i] for i in range(at, len(self.names)) if self.required[i]]
-        else:
-            names = [self.names[i] for i in sorted(self.required_positions - at)]
+        names = [
+            name
+            for index, name in enumerate(self.names)
+            if self.required[index] and not self._is_past(at, index)
+        ]
         names += sorted(progress.needed - set(names))
         return tuple(names)
 
     def may_end(self, progress: Progress) -> bool:
         at = progress.at
-        if progress.pending or progress.needed or progress.count < self.low:
+        if progress.pending or progress.needed or progress.size < self.low:
             return False
-        if isinstance(at, int):
-            return self._next_required[at] == len(self.names)
-        return self.required_positions <= at
+        if self.any_order:
+            return not self._required_bits & ~at
+        return self._next_required[at] == len(self.names)
 
     @property
     def low(self) -> int:
         """How many properties there must be, as far as the required names do not see to it."""
         return self.atom.low if self._counts else 0
 
+    def open_names(self, progress: Progress) -> int:
+        """The bits of the declared names that may come next."""
+        from_bits = self.leaves.from_bits
+        if self.any_order:
+            return from_bits[0] & ~progress.at
+        last = min(self._last(progress) + 1, len(self.names))
+        return from_bits[progress.at] & ~from_bits[last]
+
     def candidates(self, progress: Progress) -> Iterator[int]:
-        """Positions of the declared names that may come next."""
+        """Their positions."""
         at = progress.at
-        if isinstance(at, int):
-            last = self._next_required[at]
-            for name in progress.needed:
-                last = min(last, self.position[name])
-            yield from range(at, min(last + 1, len(self.names)))
+        if self.any_order:
+            yield from (index for index, bit in enumerate(self.leaves.bits) if not bit & at)
         else:
-            yield from (index for index in range(len(self.names)) if index not in at)
+            yield from range(at, min(self._last(progress) + 1, len(self.names)))
+
+    def _last(self, progress: Progress) -> int:
+        """The position that none that comes next may be behind."""
+        positions = (self.position[name] for name in progress.needed)
+        return min((self._next_required[progress.at], *positions))
 
     def after_declared(self, progress: Progress, index: int, pending: tuple[int, ...]) -> Progress:
         at = progress.at
-        after: int | frozenset[int] = index + 1 if isinstance(at, int) else at | {index}
+        after = at | self.leaves.bits[index] if self.any_order else index + 1
         needed, present = progress.needed, progress.present
         if self._dependent:
             name = self.names[index]
             if name in self._dependent:
                 present |= {name}
             asked = set(closure((name,), self.atom.implies)) - present
-            needed = (needed | asked) - {name}
-            required = self.required_positions
+            # Required names must come anyway.
             needed = frozenset(
                 n
-                for n in needed
-                if not (self.position.get(n) in required and not self._is_past(after, n))
+                for n in (needed | asked) - {name}
+                if (position := self.position.get(n)) is None
+                or not self.required[position]
+                or self._is_past(after, position)
             )
         return Progress(after, progress.extras, self._counted(progress), pending, needed, present)
-
-    def _is_past(self, at: int | frozenset[int], name: str) -> bool:
-        index = self.position[name]
-        return index < at if isinstance(at, int) else index in at
 
     def after_extra(
         self, progress: Progress, text: bytes | None, pending: tuple[int, ...]
@@ -272,7 +278,7 @@ class ObjectPlan:
         if not self._counts:
             return 0
         bound = self.atom.low if self.atom.high is None else self.atom.high
-        return min(progress.count + 1, bound)
+        return min(progress.size + 1, bound)
 
     def completes(self, progress: Progress) -> bool:
         if self.is_simple:
@@ -283,25 +289,13 @@ class ObjectPlan:
             self.missing(progress),
             tuple(self.atom.some[index] for index in progress.pending),
             # Uncounted, the lower bound is met by the required names.
-            progress.count if self._counts else self.atom.low,
+            progress.size if self._counts else self.atom.low,
             lambda name: self.is_gone(progress, name),
             frozenset(_decoded(text) for text in progress.extras if _is_name(text)),
         )
 
     def is_full(self, progress: Progress) -> bool:
-        return self.atom.high is not None and progress.count >= self.atom.high
-
-    def key_leaf(self, positions: tuple[int, ...]) -> Leaf:
-        """The names of some positions, tagged 0, 1, ... in their order."""
-        found = self._key_leaves.get(positions)
-        if found is None:
-            found = literal_leaf((self.spelled[at], tag) for tag, at in enumerate(positions))
-            self._key_leaves[positions] = found
-        return found
-
-    def banned(self, extras: frozenset[bytes]) -> list[tuple[bytes, int]]:
-        """What no undeclared name may be: declared, or used before."""
-        return [*self._banned, *((text, NO_TAG) for text in extras if _is_name(text))]
+        return self.atom.high is not None and progress.size >= self.atom.high
 
     def extra_leaves(self, extras: frozenset[bytes]) -> list[Leaf]:
         """For each kind of undeclared names: those that are not used yet."""
@@ -315,18 +309,15 @@ class ObjectPlan:
             self._extra_leaves[extras] = found
         return found
 
-    def names_leaf(self, positions: tuple[int, ...], extras: frozenset[bytes]) -> Leaf:
-        """All names that may come, where undeclared ones may be any: these with tag 0, those of
-        some positions with 1, 2, ... in their order.
+    def banned(self, extras: frozenset[bytes]) -> list[tuple[bytes, int]]:
+        """What no undeclared name may be: declared, or used before."""
+        return self.leaves.banned(filter(_is_name, extras))
+
+    def names_leaf(self, chosen: int, extras: frozenset[bytes]) -> Leaf:
+        """All names that may come, where undeclared ones may be any: these with tag 0, the chosen
+        declared ones with 1 + their positions.
         """
-        key = (positions, extras)
-        found = self._names_leaves.get(key)
-        if found is None:
-            literals = dict(self.banned(extras))
-            literals.update((self.spelled[at], tag) for tag, at in enumerate(positions, 1))
-            found = override_leaf(language_leaf(languages.ANY_TEXT), literals.items())
-            self._names_leaves[key] = found
-        return found
+        return self.leaves.any_name(chosen, frozenset(filter(_is_name, extras)))
 
     def witnesses(self, kind: int, extras: frozenset[bytes]) -> list[str]:
         """Short names of a kind that are not used yet, one more than there are unknown ones among

@@ -86,25 +86,34 @@ class KeyState(RuleState):
 
     def _heads(self) -> Iterator[Head | RecordedHead]:
         plan, progress = self._plan, self._progress
-        positions = tuple(plan.candidates(progress))
+        chosen = plan.open_names(progress)
         if not plan.is_simple:
-            positions = tuple(index for index in positions if self._declared(index))
+            bits = plan.leaves.bits
+            positions = (i for i in plan.candidates(progress) if self._declared(i))
+            chosen = sum(bits[index] for index in positions)
         free = [
             kind
             for kind in range(len(plan.kinds))
             if plan.has_free_name(kind, progress.extras) and self._extra(kind, None)
         ]
-        if positions and free and plan.is_open:
+        if chosen and free and plan.is_open:
             # One leaf for all names, declared or not: one thread, and rows as without declarations.
-            leaf = plan.names_leaf(positions, progress.extras)
-            yield RecordedHead(leaf, _Name(self, positions), tags=(0,))
+            leaf = plan.names_leaf(chosen, progress.extras)
+            yield RecordedHead(leaf, self._after_name, tags=(0,))
             return
-        if positions:
-            leaf = plan.key_leaf(positions)
-            yield Head(leaf, lambda tag: self._then(self._declared(positions[tag])))
+        if chosen:
+            leaf = plan.leaves.declared(chosen)
+            yield Head(leaf, self._after_declared)
         for kind in free:
             leaf = plan.extra_leaves(progress.extras)[kind]
             yield RecordedHead(leaf, self._extra_follow(kind))
+
+    def _after_declared(self, tag: int) -> Sequence:
+        return self._then(self._declared(tag))
+
+    def _after_name(self, tag: int, text: bytes | None) -> Sequence:
+        """Tag 0 is an undeclared name, 1 + k the declared one of position k."""
+        return self._then(self._extra(0, text) if tag == 0 else self._declared(tag - 1))
 
     def _declared(self, index: int) -> list[tuple[Term, Progress]]:
         """The ways to go on after a declared name."""
@@ -141,10 +150,10 @@ class KeyState(RuleState):
         plan, progress = self._plan, self._progress
         colon = measure.leaf(plan.lowering.spacing.colon)
         missing = plan.missing(progress)
-        if plan.is_simple and missing and not isinstance(progress.at, int):
+        if plan.is_simple and missing and plan.any_order:
             return self._sum_cost(missing, colon, measure)
         for index in self._cheap_order(missing):
-            key = colon + measure.leaf(plan.key_leaf((index,)))
+            key = colon + measure.leaf(plan.leaves.single(index))
             ways = self._declared(index)
             if plan.names[index] not in missing:
                 ways = self._useful(ways)
@@ -164,7 +173,7 @@ class KeyState(RuleState):
     def _useful(self, ways: list[tuple[Term, Progress]]) -> list[tuple[Term, Progress]]:
         """Those that come nearer to the end: other properties could go on for ever."""
         progress = self._progress
-        if progress.count < self._plan.low:
+        if progress.size < self._plan.low:
             return ways
         return [way for way in ways if len(way[1].pending) < len(progress.pending)]
 
@@ -194,7 +203,7 @@ class KeyState(RuleState):
         comma = measure.leaf(plan.lowering.spacing.comma)
         for name in missing:
             index = plan.position[name]
-            key = measure.leaf(plan.key_leaf((index,)))
+            key = measure.leaf(plan.leaves.single(index))
             value = measure.state(plan.lowering.state(plan.slots[index].term))
             total += comma + key + colon + value
         return total - comma
@@ -210,20 +219,6 @@ class _Extra:
 
     def __call__(self, tag: int, text: bytes | None) -> Sequence:
         return self._keys._then(self._keys._extra(self._kind, text))  # one component
-
-
-class _Name:
-    """What follows a name: tag 0 is an undeclared one, 1 + k the k-th of some positions."""
-
-    __slots__ = ("_keys", "_positions")
-
-    def __init__(self, keys: KeyState, positions: tuple[int, ...]) -> None:
-        self._keys, self._positions = keys, positions
-
-    def __call__(self, tag: int, text: bytes | None) -> Sequence:
-        keys = self._keys  # one component
-        ways = keys._extra(0, text) if tag == 0 else keys._declared(self._positions[tag - 1])
-        return keys._then(ways)
 
 
 class ColonState(RuleState):

@@ -1,6 +1,4 @@
-"""The token machine's oracle: rules interpreted byte by byte with explicit stacks, and random rules
-for it.
-"""
+"""Random grammars over five bytes, for the token machine and its oracle."""
 
 import random
 from functools import cache
@@ -15,8 +13,8 @@ from umbel.grammar.pushdown.leaves import (
     CountedLeaf,
     DfaLeaf,
     Leaf,
-    LiteralLeaf,
     OverrideLeaf,
+    SelectedLeaf,
     TokenLeaf,
     dfa_leaf,
     literal_leaf,
@@ -50,118 +48,6 @@ def rule_vocabulary() -> Vocabulary:
     texts += [b'""', b'"a"-"', b'"a"-"a', b'"a"-"a"', b"bab", b"a-a", b"a-b-a", b"b-b"]
     texts += [None] * (42 - len(texts))
     return Vocabulary(texts, [EOS], size=45, special_ids={"<|x|>": SPECIAL})
-
-
-def tag_of(leaf: Leaf, text: bytes) -> int:
-    """By definition; the automaton of a `DfaLeaf` is taken at its word."""
-    match leaf:
-        case DfaLeaf():
-            return int(leaf.tags[leaf.dfa.run(text)])
-        case LiteralLeaf():
-            return dict(leaf.literals).get(text, NO_TAG)
-        case OverrideLeaf():
-            named = dict(leaf.literals)
-            return named[text] if text in named else tag_of(leaf.base, text)
-        case CountedLeaf():
-            dfa, state, count = leaf.base.dfa, 0, 0
-            for value in text:
-                count += bool(leaf.counts[state, dfa.byte_class[value]])
-                state = dfa.run(bytes([value]), state)
-            inside = leaf.low <= count and (leaf.high is None or count <= leaf.high)
-            return int(leaf.base.tags[state]) if inside else NO_TAG
-    return NO_TAG
-
-
-@cache
-def is_viable(leaf: Leaf, text: bytes, more: int = 5) -> bool:
-    """Whether some text of the leaf begins so, tried out: a few bytes are enough for the leaves
-    below.
-    """
-    if isinstance(leaf, DfaLeaf):
-        return leaf.dfa.run(text) != leaf.dfa.dead
-    return tag_of(leaf, text) >= 0 or (
-        more > 0 and any(is_viable(leaf, text + bytes([v]), more - 1) for v in ALPHABET)
-    )
-
-
-# A way to read the text: (head, what its leaf has read, the states below, first on top).
-NaiveThread = tuple[Head | RecordedHead, bytes, Sequence]
-
-
-class NaiveRules:
-    """All threads after a text; `can_end`: the text may end there."""
-
-    def __init__(self, threads: list[NaiveThread], can_end: bool) -> None:
-        self.threads = threads
-        self.can_end = can_end
-
-    @classmethod
-    def start(cls, root: RuleState) -> "NaiveRules":
-        return cls.of([(root,)], [])
-
-    @classmethod
-    def of(cls, stacks: list[Sequence], inside: list[NaiveThread]) -> "NaiveRules":
-        """The threads that stacks of states open, beside those inside their leaves."""
-        threads = list(inside)
-        can_end = False
-        seen = set()
-        for stack in stacks:
-            if stack in seen:
-                continue
-            seen.add(stack)
-            if not stack:
-                can_end = True
-                continue
-            expansion = stack[0].expand()
-            stacks += [call + stack[1:] for call in expansion.calls]
-            for head in expansion.heads:
-                threads.append((head, b"", stack[1:]))
-                tag = tag_of(head.leaf, b"")
-                if tag >= 0:
-                    stacks.append(_follow(head, tag, b"") + stack[1:])
-        return cls(threads, can_end)
-
-    def step(self, value: int) -> "NaiveRules":
-        inside: list[NaiveThread] = []
-        ended: list[Sequence] = []
-        for head, text, below in self.threads:
-            after = text + bytes([value])
-            if is_viable(head.leaf, after):
-                inside.append((head, after, below))
-                tag = tag_of(head.leaf, after)
-                if tag >= 0:
-                    ended.append(_follow(head, tag, after) + below)
-        return NaiveRules.of(ended, inside)
-
-    def run(self, text: bytes) -> "NaiveRules":
-        at = self
-        for value in text:
-            at = at.step(value)
-        return at
-
-    def take(self, token_id: int, vocabulary: Vocabulary) -> "NaiveRules":
-        text = vocabulary.text_of(token_id)
-        if text is not None:
-            return self.run(text)
-        named = [
-            _follow(head, 0, b"") + below
-            for head, text, below in self.threads
-            if isinstance(head.leaf, TokenLeaf) and token_id in head.leaf.token_ids and not text
-        ]
-        return NaiveRules.of(named, [])
-
-    @property
-    def is_dead(self) -> bool:
-        return not self.can_end and not self.threads
-
-    def allowed(self, vocabulary: Vocabulary) -> set[int]:
-        ids = {i for i in range(vocabulary.size) if not self.take(i, vocabulary).is_dead}
-        ids -= {i for i in ids if i in vocabulary.eos_ids}
-        return ids | (set(vocabulary.eos_ids) if self.can_end else set())
-
-
-def _follow(head: Head | RecordedHead, tag: int, text: bytes) -> Sequence:
-    return head.follow(tag, text) if isinstance(head, RecordedHead) else head.follow(tag)
 
 
 class TaggedState(RuleState):
@@ -224,7 +110,7 @@ def counted(low: int, high: int | None, pattern: str = '"[ab-]*"') -> CountedLea
 
 
 def random_leaf(rng: random.Random) -> Leaf:
-    kind = rng.randrange(6)
+    kind = rng.randrange(8)
     if kind == 0:
         return pattern_leaf(
             rng.choice(["a+", "[ab]", "-?a", "(ab|b)*-", '"[^"]*"', "a|ab", "b{2,3}"])
@@ -237,7 +123,16 @@ def random_leaf(rng: random.Random) -> Leaf:
         return override_leaf(quoted(), [(t, rng.choice([NO_TAG, 0])) for t in rng.sample(texts, 2)])
     if kind == 3:
         return TokenLeaf(frozenset({SPECIAL}))
+    if kind == 4:
+        texts = [b'"a"', b'"ab"', b'"ba"', b'"-"']
+        named = rng.sample(texts, 3)
+        tags = [0, 0, 0] if rng.random() < 0.5 else [0, NO_TAG, 0]
+        whole = OverrideLeaf(quoted(), tuple(sorted(zip(named, tags, strict=True))))
+        return SelectedLeaf(whole, rng.randrange(8))
     texts = [b"a", b"ab", b"b", b"-", b'"', b"aab", b"ba", b'a"', b"--"]
+    if kind == 5:
+        whole_literals = literal_leaf([(text, 0) for text in rng.sample(texts, 4)])
+        return SelectedLeaf(whole_literals, rng.randint(1, 15))
     return literal_leaf([(text, 0) for text in rng.sample(texts, rng.randint(1, 3))])
 
 
@@ -274,5 +169,7 @@ def _random_state(rng: random.Random, depth: int, rule: build.Reference) -> Rule
         return build.seq(build.literal("a"), rule)
     if kind == 7:
         return DistinctState(frozenset(), starts=True)
-    leaf = literal_leaf([(b"a", 0), (b"ab", 1), (b'"', 2)])
+    leaf: Leaf = literal_leaf([(b"a", 0), (b"ab", 1), (b'"', 2)])
+    if rng.random() < 0.5:
+        leaf = SelectedLeaf(leaf, rng.randint(1, 7))
     return TaggedState(leaf, ((inner(),), (), (build.literal("b"),)))

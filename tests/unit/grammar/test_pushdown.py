@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from unit.grammar.naive_rules import NaiveRules, counted, random_rules, rule_vocabulary
+from unit.grammar.naive_machine import NaiveMachine
+from unit.grammar.naive_rules import counted, random_rules, rule_vocabulary
 from unit.grammar.oracles import mask_ids
 
 from umbel.grammar import Constraint, Limits, Matcher
@@ -21,7 +22,7 @@ def test_masks_and_moves_equal_the_naive_reading(seed: int) -> None:
     rng = random.Random(seed)
     root = random_rules(rng)
     vocabulary = rule_vocabulary()
-    matcher, naive = _constraint(root).start(), NaiveRules.start(root)
+    matcher, naive = _constraint(root).start(), NaiveMachine.start(root)
     for _ in range(12):
         allowed = naive.allowed(vocabulary)
 

@@ -59,12 +59,12 @@ def test_walks_use_up_all_values_without_getting_stuck(
 ) -> None:
     start = _start(_unique(items, minItems=count), any_order=any_order)
     for seed in range(3):
-        rng, machine, text = random.Random(seed), NaiveMachine(start), b""
+        rng, machine, text = random.Random(seed), NaiveMachine.start(start), b""
         while not machine.can_end:
             possible = [value for value in machine.next_bytes() if value < 128]
             assert possible, text
             value = rng.choice(possible)
-            machine.advance(value)
+            machine = machine.step(value)
             text += bytes([value])
 
         jsonschema.validate(json.loads(text), _unique(items, minItems=count))
