@@ -79,17 +79,21 @@ class OverrideReader:
         base, texts = self._base, self._trie.texts
         if self.has_gaps or self._trie.has_prefixes or not isinstance(base, DfaReader):
             return NO_TAG
-        first, last = texts[0][:1], texts[0][-1:]
-        inside = base.step(base.start, first[0])
+        # Names are read behind their opening quotes, or with them.
+        inside, first = base.start, b""
+        if not base.loop_bytes(inside):
+            first = texts[0][:1]
+            inside = base.step(inside, first[0])
+        last = texts[0][-1:]
         end = DEAD if inside == DEAD else base.step(inside, last[0])
         if end in (DEAD, inside) or not base.is_final(end):
             return NO_TAG
         loop = base.loop_bytes(inside)
         is_plain = len(base.moves(inside)) > len(texts) and all(
-            len(text) > 1
-            and text[:1] == first
-            and text[-1:] == last
-            and not text[1:-1].translate(None, loop)
+            len(text) > len(first)
+            and text.startswith(first)
+            and text.endswith(last)
+            and not text[len(first) : -1].translate(None, loop)
             for text in texts
         )
         return base.tag(end) if is_plain else NO_TAG

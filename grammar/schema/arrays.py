@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from umbel.grammar.errors import UnsupportedGrammar
-from umbel.grammar.pushdown.leaves import Leaf
 from umbel.grammar.pushdown.rules import (
     UNREACHABLE,
     Expansion,
@@ -17,6 +16,7 @@ from umbel.grammar.pushdown.rules import (
 )
 from umbel.grammar.schema.completions import Distinct, Frozen
 from umbel.grammar.schema.distinct import DistinctState
+from umbel.grammar.schema.spacing import Fork
 from umbel.grammar.values.arrays import ArrayWays, Counts
 from umbel.grammar.values.shapes import ArrayAtom
 from umbel.grammar.values.terms import Term
@@ -85,14 +85,20 @@ class ArrayPlan:
         """Whether only the kinds and the number of items matter."""
         return self._is_plain and self.distinct is None
 
-    def head(self) -> Head:
-        start = ArrayState(self, 0, self.ways.start, frozenset(), is_open=True)
-        return Head(self.lowering.spacing.array_start, lambda tag: (start,))
+    def heads(self) -> tuple[Head, ...]:
+        """The opening bracket, and what comes with it."""
+        spacing = self.lowering.spacing
+        return self.forked(spacing.array_first, 0, self.ways.start, frozenset())
+
+    def forked(self, fork: Fork, length: int, counts: Counts, used: Used) -> tuple[Head, ...]:
+        """The end after so many items, or one more."""
+        following = ItemState(self, length, counts, used).sequence()
+        return fork.heads(following, may_end=self.may_end(length, counts))
 
     def after(self, length: int, counts: Counts, used: Used) -> "ArrayState":
         if self.atom.high is None:
             length = min(length, self._horizon)
-        return ArrayState(self, length, counts, used, is_open=False)
+        return ArrayState(self, length, counts, used)
 
     def after_distinct(self, length: int, used: Used) -> "ArrayState":
         return self.after(length, self.ways.start, used)
@@ -112,39 +118,26 @@ class ArrayPlan:
 
 
 class ArrayState(RuleState):
-    """After the opening bracket (is_open), or after an item."""
+    """After an item."""
 
-    __slots__ = ("_counts", "_is_open", "_length", "_plan", "_used")
+    __slots__ = ("_counts", "_length", "_plan", "_used")
 
-    def __init__(
-        self, plan: ArrayPlan, length: int, counts: Counts, used: Used, *, is_open: bool
-    ) -> None:
-        super().__init__((plan, length, counts, used, is_open))
-        self._plan, self._length, self._counts = plan, length, counts
-        self._used, self._is_open = used, is_open
+    def __init__(self, plan: ArrayPlan, length: int, counts: Counts, used: Used) -> None:
+        super().__init__((plan, length, counts, used))
+        self._plan, self._length = plan, length
+        self._counts, self._used = counts, used
 
     def expand(self) -> Expansion:
-        plan, spacing = self._plan, self._plan.lowering.spacing
-        heads = []
-        if plan.may_end(self._length, self._counts):
-            heads.append(Head(self._end(), _nothing))
-        items = ItemState(plan, self._length, self._counts, self._used)
-        if not items.is_possible():
-            return Expansion(tuple(heads))
-        if self._is_open:
-            return Expansion(tuple(heads), ((items,),))
-        heads.append(Head(spacing.comma, lambda tag: (items,)))
-        return Expansion(tuple(heads))
-
-    def _end(self) -> Leaf:
-        spacing = self._plan.lowering.spacing
-        return spacing.array_empty if self._is_open else spacing.array_end
+        plan = self._plan
+        fork = plan.lowering.spacing.array_after
+        return Expansion(plan.forked(fork, self._length, self._counts, self._used))
 
     def cost(self, measure: Measure) -> int:
         plan, low = self._plan, self._plan.atom.low
+        fork = plan.lowering.spacing.array_after
+        end, comma = measure.leaf(fork.end), measure.leaf(fork.next)
         if plan.may_end(self._length, self._counts):
-            return measure.leaf(self._end())
-        comma = 0 if self._is_open else measure.leaf(plan.lowering.spacing.comma)
+            return end
         if (
             plan.atom.counted
             or plan.distinct is not None
@@ -152,8 +145,7 @@ class ArrayState(RuleState):
         ):
             return comma + measure.state(ItemState(plan, self._length, self._counts, self._used))
         each = measure.state(plan.lowering.state(plan.atom.items.rest))
-        more = (low - self._length - 1) * (measure.leaf(plan.lowering.spacing.comma) + each)
-        return comma + each + more + measure.leaf(plan.lowering.spacing.array_end)
+        return (low - self._length) * (comma + each) + end
 
 
 class ItemState(RuleState):
@@ -165,12 +157,20 @@ class ItemState(RuleState):
         super().__init__((plan, length, counts, used))
         self._plan, self._length, self._counts, self._used = plan, length, counts, used
 
-    def is_possible(self) -> bool:
+    def sequence(self) -> Sequence | None:
+        """The states of an item, this one only if there are several ways; None if there is none."""
         plan = self._plan
         options = plan.next_items(self._length, self._counts)
-        if not options or plan.distinct is None:
-            return bool(options)
-        return plan.distinct.has_unused(options[0][0], self._used)
+        if plan.distinct is not None:
+            is_possible = options and plan.distinct.has_unused(options[0][0], self._used)
+            return (self,) if is_possible else None
+        if len(options) > 1:
+            return (self,)
+        return self._then(*options[0]) if options else None
+
+    def _then(self, term: Term, counts: Counts) -> Sequence:
+        plan = self._plan
+        return plan.lowering.state(term), plan.after(self._length + 1, counts, self._used)
 
     def expand(self) -> Expansion:
         plan = self._plan
@@ -179,12 +179,7 @@ class ItemState(RuleState):
             place = (self._length, self._used)
             state = DistinctState(plan.distinct, place, "value", (), frozenset(), options[0][0])
             return Expansion(calls=((state,),))
-        return Expansion(
-            calls=tuple(
-                (plan.lowering.state(term), plan.after(self._length + 1, counts, self._used))
-                for term, counts in options
-            )
-        )
+        return Expansion(calls=tuple(self._then(*option) for option in options))
 
     def cost(self, measure: Measure) -> int:
         """The option that meets most conditions is the way to the end."""
@@ -203,7 +198,3 @@ class ItemState(RuleState):
             if cost < UNREACHABLE:
                 return cost
         return UNREACHABLE
-
-
-def _nothing(tag: int) -> Sequence:
-    return ()

@@ -19,7 +19,7 @@ from umbel.grammar.schema.arrays import ArrayPlan
 from umbel.grammar.schema.completions import Distinct
 from umbel.grammar.schema.digits import NumberStyle, check_interval, number_leaf
 from umbel.grammar.schema.object_plan import ObjectPlan
-from umbel.grammar.schema.objects import ColonState, object_head
+from umbel.grammar.schema.objects import ColonState, object_heads
 from umbel.grammar.schema.reader import SchemaReader
 from umbel.grammar.schema.spacing import Spacing
 from umbel.grammar.schema.spelling import text_leaf
@@ -183,8 +183,10 @@ class ValueState(RuleState):
             lowering = self.lowering
             plan = lowering.plan(self.term)
             heads = [Head(leaf, _nothing) for leaf in lowering.scalar_leaves(plan.shape)]
-            heads += [array.head() for array in plan.arrays]
-            heads += [object_head(each) for each in plan.objects]
+            for array in plan.arrays:
+                heads += array.heads()
+            for each in plan.objects:
+                heads += object_heads(each)
             self._expansion = Expansion(tuple(heads))
         return self._expansion
 
@@ -198,7 +200,7 @@ class ValueState(RuleState):
             if best < UNREACHABLE and head.follow is not _nothing:
                 break
             then = head.follow(0)
-            best = min(best, measure.leaf(head.leaf) + sequence_cost(then, measure))
+            best = min(best, measure.leaf(head.leaf, 0) + sequence_cost(then, measure))
         return best
 
 

@@ -1,4 +1,4 @@
-"""The leaves that read the property names of an object.
+"""The leaves that read the property names of an object, behind their opening quotes.
 
 Sets of declared names are bits, numbered in the order of their spelled texts, which is the order of
 the literals of one leaf of all of them. What is left of the names after some have come is a
@@ -17,17 +17,19 @@ from umbel.grammar.pushdown.leaves import (
     override_leaf,
 )
 from umbel.grammar.regex import languages
-from umbel.grammar.schema.spelling import language_leaf
+from umbel.grammar.regex.chardfa import CharDfa
+from umbel.grammar.schema.spelling import name_leaf
 
 
 class NameLeaves:
-    """names: declared ones that may come, spelled, by position. impossible: declared ones that may
-    not.
+    """names: declared ones that may come, spelled with their quotes, by position. impossible:
+    declared ones that may not come.
 
     bits: [N] the bit of each name. from_bits: [N + 1] those of all names from a position on.
     """
 
     def __init__(self, names: list[bytes], impossible: list[bytes]) -> None:
+        names, impossible = _opened(names), _opened(impossible)
         self._names = names
         self._impossible = impossible
         number_of = {text: number for number, text in enumerate(sorted((*names, *impossible)))}
@@ -57,22 +59,26 @@ class NameLeaves:
 
     def any_name(self, chosen: int, extras: frozenset[bytes]) -> Leaf:
         """The chosen names with 1 + their positions as tags, and all that are not declared and not
-        in `extras` with tag 0.
+        in `extras` (spelled with quotes) with tag 0.
         """
         whole = self._any.get(extras)
         if whole is None:
-            literals = dict(self.banned(extras))
+            literals = dict(self._banned(extras))
             literals.update((text, at) for at, text in enumerate(self._names, 1))
-            leaf = override_leaf(language_leaf(languages.ANY_TEXT), literals.items())
+            leaf = override_leaf(name_leaf(languages.ANY_TEXT), literals.items())
             assert isinstance(leaf, OverrideLeaf)
             whole = self._any[extras] = leaf
         if extras:
             chosen = self._among(whole, chosen)
         return self._selection(whole, chosen)
 
-    def banned(self, extras: Iterable[bytes]) -> list[tuple[bytes, int]]:
-        """What no undeclared name may be: declared, or used before."""
-        return [(text, NO_TAG) for text in (*self._names, *self._impossible, *extras)]
+    def undeclared(self, language: CharDfa, extras: frozenset[bytes]) -> Leaf:
+        """The names of a language that are not declared and not in `extras`."""
+        return override_leaf(name_leaf(language), self._banned(extras))
+
+    def _banned(self, extras: Iterable[bytes]) -> list[tuple[bytes, int]]:
+        texts = (*self._names, *self._impossible, *_opened(extras))
+        return [(text, NO_TAG) for text in texts]
 
     def _among(self, whole: OverrideLeaf, chosen: int) -> int:
         """The bits of chosen names where undeclared ones are among the literals."""
@@ -87,3 +93,8 @@ class NameLeaves:
         if found is None:
             found = self._selected[key] = SelectedLeaf(whole, chosen)
         return found
+
+
+def _opened(spelled: Iterable[bytes]) -> list[bytes]:
+    """Behind their opening quotes."""
+    return [text[1:] for text in spelled]

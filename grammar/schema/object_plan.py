@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from umbel.grammar.errors import UnsupportedGrammar
-from umbel.grammar.pushdown.leaves import Leaf, override_leaf
+from umbel.grammar.pushdown.leaves import NO_TAG, Leaf
 from umbel.grammar.pushdown.rules import (
     Expansion,
     RuleState,
@@ -22,7 +22,6 @@ from umbel.grammar.pushdown.rules import (
 from umbel.grammar.regex import languages
 from umbel.grammar.regex.chardfa import CharDfa
 from umbel.grammar.schema.names import NameLeaves
-from umbel.grammar.schema.spelling import language_leaf
 from umbel.grammar.values.fields import Fields
 from umbel.grammar.values.literals import spell_text
 from umbel.grammar.values.objects import ObjectWays, closure
@@ -99,8 +98,8 @@ class ObjectPlan:
         self._dependent = frozenset(dependent)
         self.kinds = list(self._open_kinds(fields))
         self.spelled = [spell_text(name) for name in self.names]
-        impossible = [spell_text(name) for name in declared if name not in self.position]
-        self.leaves = NameLeaves(self.spelled, impossible)
+        self._impossible = [spell_text(name) for name in declared if name not in self.position]
+        self.leaves = NameLeaves(self.spelled, self._impossible)
         flags = zip(self.leaves.bits, self.required, strict=True)
         self._required_bits = sum(bit for bit, flag in flags if flag)
         self.ways = ObjectWays(atom, lowering.algebra, self._has)
@@ -301,9 +300,9 @@ class ObjectPlan:
         """For each kind of undeclared names: those that are not used yet."""
         found = self._extra_leaves.get(extras)
         if found is None:
-            banned = self.banned(extras)
+            known = frozenset(filter(_is_name, extras))
             found = [
-                override_leaf(language_leaf(language or languages.ANY_TEXT), banned)
+                self.leaves.undeclared(language or languages.ANY_TEXT, known)
                 for language, _ in self.kinds
             ]
             self._extra_leaves[extras] = found
@@ -311,7 +310,8 @@ class ObjectPlan:
 
     def banned(self, extras: frozenset[bytes]) -> list[tuple[bytes, int]]:
         """What no undeclared name may be: declared, or used before."""
-        return self.leaves.banned(filter(_is_name, extras))
+        declared = (*self.spelled, *self._impossible)
+        return [(text, NO_TAG) for text in (*declared, *filter(_is_name, extras))]
 
     def names_leaf(self, chosen: int, extras: frozenset[bytes]) -> Leaf:
         """All names that may come, where undeclared ones may be any: these with tag 0, the chosen

@@ -5,7 +5,7 @@ names used.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from umbel.grammar.pushdown.leaves import Leaf, literal_leaf
+from umbel.grammar.pushdown.leaves import literal_leaf
 from umbel.grammar.pushdown.recorded import RecordedHead
 from umbel.grammar.pushdown.rules import (
     UNREACHABLE,
@@ -16,6 +16,7 @@ from umbel.grammar.pushdown.rules import (
     Sequence,
 )
 from umbel.grammar.schema.object_plan import ObjectPlan, Progress
+from umbel.grammar.schema.spacing import Fork
 from umbel.grammar.values.literals import spell_text
 from umbel.grammar.values.terms import Term
 
@@ -23,50 +24,43 @@ if TYPE_CHECKING:
     from umbel.grammar.schema.lowering import Lowering
 
 
-def object_head(plan: ObjectPlan) -> Head:
-    """The opening brace of an object of the plan."""
+def object_heads(plan: ObjectPlan) -> tuple[Head, ...]:
+    """The opening brace of an object of the plan, and what comes with it."""
     plan.prepare()
-    start = ObjectState(plan, plan.first(), is_open=True)
-    return Head(plan.lowering.spacing.object_start, lambda tag: (start,))
+    return _forked(plan.lowering.spacing.object_first, plan, plan.first())
+
+
+def _forked(fork: Fork, plan: ObjectPlan, progress: Progress) -> tuple[Head, ...]:
+    following = None
+    if not plan.is_full(progress):
+        keys = KeyState(plan, progress)
+        following = (keys,) if keys.is_possible() else None
+    return fork.heads(following, may_end=plan.may_end(progress))
 
 
 class ObjectState(RuleState):
-    """After the opening brace (is_open), or after a property."""
+    """After a property."""
 
-    __slots__ = ("_is_open", "_plan", "_progress")
+    __slots__ = ("_plan", "_progress")
 
-    def __init__(self, plan: ObjectPlan, progress: Progress, *, is_open: bool) -> None:
-        super().__init__((plan, progress, is_open))
-        self._plan, self._progress, self._is_open = plan, progress, is_open
+    def __init__(self, plan: ObjectPlan, progress: Progress) -> None:
+        super().__init__((plan, progress))
+        self._plan, self._progress = plan, progress
 
     def expand(self) -> Expansion:
-        plan, progress = self._plan, self._progress
-        spacing = plan.lowering.spacing
-        heads = []
-        if plan.may_end(progress):
-            heads.append(Head(self._end(), _nothing))
-        keys = KeyState(plan, progress)
-        if plan.is_full(progress) or not keys.is_possible():
-            return Expansion(tuple(heads))
-        if self._is_open:
-            return Expansion(tuple(heads), ((keys,),))
-        heads.append(Head(spacing.comma, lambda tag: (keys,)))
-        return Expansion(tuple(heads))
-
-    def _end(self) -> Leaf:
-        spacing = self._plan.lowering.spacing
-        return spacing.object_empty if self._is_open else spacing.object_end
+        plan = self._plan
+        return Expansion(_forked(plan.lowering.spacing.object_after, plan, self._progress))
 
     def cost(self, measure: Measure) -> int:
         plan, progress = self._plan, self._progress
+        fork = plan.lowering.spacing.object_after
         if plan.may_end(progress):
-            return measure.leaf(self._end())
-        comma = 0 if self._is_open else measure.leaf(plan.lowering.spacing.comma)
-        return comma + measure.state(KeyState(plan, progress))
+            return measure.leaf(fork.end)
+        return measure.leaf(fork.next) + measure.state(KeyState(plan, progress))
 
 
 class KeyState(RuleState):
-    """Before a property name: after the opening brace or after a comma."""
+    """In front of a property name, behind its opening quote."""
 
     __slots__ = ("_expansion", "_plan", "_progress")
 
@@ -126,10 +120,12 @@ class KeyState(RuleState):
         return found
 
     def _extra(self, kind: int, text: bytes | None) -> list[tuple[Term, Progress]]:
+        """The ways to go on after an undeclared name, read as `text`."""
         plan, progress = self._plan, self._progress
         found = []
+        name = None if text is None else b'"' + text
         for term, pending in plan.options(plan.kinds[kind][1], progress.pending):
-            after = plan.after_extra(progress, text, pending)
+            after = plan.after_extra(progress, name, pending)
             if plan.completes(after):
                 found.append((term, after))
         return found
@@ -140,8 +136,7 @@ class KeyState(RuleState):
     def _then(self, ways: list[tuple[Term, Progress]]) -> Sequence:
         plan = self._plan
         sequences: list[Sequence] = [
-            (plan.lowering.state(term), ObjectState(plan, after, is_open=False))
-            for term, after in ways
+            (plan.lowering.state(term), ObjectState(plan, after)) for term, after in ways
         ]
         return (plan.lowering.colon, *plan.choice(sequences))
 
@@ -163,8 +158,10 @@ class KeyState(RuleState):
         for kind in range(len(plan.kinds)):
             names = plan.witnesses(kind, progress.extras)
             if names:
-                key = max(measure.leaf(literal_leaf(spell_text(name))) for name in names)
-                ways = self._useful(self._extra(kind, spell_text(names[0])))
+                texts = [spell_text(name)[1:] for name in names]
+                key = max(measure.leaf(literal_leaf(text)) for text in texts)
+                # Not by one of the witnesses: a place inside a name does not know it either.
+                ways = self._useful(self._extra(kind, None))
                 cost = self._cost_of(ways, colon + key, measure)
                 if cost < UNREACHABLE:
                     return cost
@@ -195,12 +192,13 @@ class KeyState(RuleState):
 
     def _cost_after(self, term: Term, after: Progress, measure: Measure) -> int:
         value = measure.state(self._plan.lowering.state(term))
-        return value + measure.state(ObjectState(self._plan, after, is_open=False))
+        return value + measure.state(ObjectState(self._plan, after))
 
     def _sum_cost(self, missing: tuple[str, ...], colon: int, measure: Measure) -> int:
         plan = self._plan
-        total = measure.leaf(plan.lowering.spacing.object_end)
-        comma = measure.leaf(plan.lowering.spacing.comma)
+        fork = plan.lowering.spacing.object_after
+        total = measure.leaf(fork.end)
+        comma = measure.leaf(fork.next)
         for name in missing:
             index = plan.position[name]
             key = measure.leaf(plan.leaves.single(index))

@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
+import numpy as np
+
+from umbel.grammar.automaton import ByteDfa, shared_columns
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.build import tree_dfa
-from umbel.grammar.pushdown.leaves import DfaLeaf, dfa_leaf
+from umbel.grammar.pushdown.leaves import NO_TAG, DfaLeaf, dfa_leaf
+from umbel.grammar.pushdown.rules import Head, Sequence
 from umbel.grammar.regex.parser import parse_regex
 
 
@@ -22,12 +26,43 @@ class Whitespace(Enum):
     ANY = "any"  # up to 16 characters of white space between any two tokens
 
 
+END, NEXT = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where a container ends or goes on: `end` and `next` are the two kinds of text, each with the
+    tag 0; `both` has them as the tags END and NEXT, so that one leaf is read instead of two.
+    """
+
+    end: DfaLeaf
+    next: DfaLeaf
+    both: DfaLeaf
+
+    def heads(self, following: Sequence | None, *, may_end: bool) -> tuple[Head, ...]:
+        """following: what comes next where the container goes on, None if it cannot."""
+        if following is None:
+            return (Head(self.end, _nothing),) if may_end else ()
+        if may_end:
+            return (Head(self.both, ((), following).__getitem__),)
+        return (Head(self.next, (following,).__getitem__),)
+
+
 @dataclass(frozen=True, slots=True)
 class Spacing:
-    """Leaves with the tag 0: punctuation and the white space around it.
+    """Leaves of punctuation and the white space around it.
 
-    *_end: a bracket after an item; *_empty: a bracket right after the opening one.
+    object_first: an opened object up to its first name's opening quote, or all of an empty one.
+    object_after: after a property, up to the quote of the next name, or the closing bracket.
+    array_first: an opened array, or all of an empty one. array_after: after an item, up to the next
+    one, or the closing bracket. The others have the tag 0; *_end: a bracket after an item;
+    *_empty: a bracket right after the opening one.
     """
+
+    object_first: Fork
+    object_after: Fork
+    array_first: Fork
+    array_after: Fork
 
     object_start: DfaLeaf
     object_end: DfaLeaf
@@ -47,16 +82,20 @@ def spacing_of(whitespace: Whitespace) -> Spacing:
         Whitespace.INDENTED: (_LINE, _LINE, f"(?: |{_LINE})", ": ?"),
         Whitespace.ANY: (_SOME, _SOME, _SOME, f"{_SOME}:{_SOME}"),
     }[whitespace]
-    comma_before = _SOME if whitespace is Whitespace.ANY else ""
+    comma = f"{_SOME if whitespace is Whitespace.ANY else ''},{after}"
     return Spacing(
-        _leaf(f"\\{{{inside}"),
-        _leaf(f"{before}\\}}"),
-        _leaf("\\}"),
-        _leaf(f"\\[{inside}"),
-        _leaf(f"{before}\\]"),
-        _leaf("\\]"),
-        _leaf(f"{comma_before},{after}"),
-        _leaf(colon),
+        object_first=_fork("\\{\\}", f'\\{{{inside}"'),
+        object_after=_fork(f"{before}\\}}", f'{comma}"'),
+        array_first=_fork(f"\\[{inside}\\]", f"\\[{inside}"),
+        array_after=_fork(f"{before}\\]", comma),
+        object_start=_leaf(f"\\{{{inside}"),
+        object_end=_leaf(f"{before}\\}}"),
+        object_empty=_leaf("\\}"),
+        array_start=_leaf(f"\\[{inside}"),
+        array_end=_leaf(f"{before}\\]"),
+        array_empty=_leaf("\\]"),
+        comma=_leaf(comma),
+        colon=_leaf(colon),
     )
 
 
@@ -66,3 +105,43 @@ _SOME = "[ \\t\\n\\r]{0,16}"
 
 def _leaf(pattern: str) -> DfaLeaf:
     return dfa_leaf(tree_dfa(parse_regex(pattern), Limits()))
+
+
+def _fork(end: str, following: str) -> Fork:
+    ends, goes_on = _leaf(end), _leaf(following)
+    return Fork(ends, goes_on, _tagged(ends.dfa, goes_on.dfa))
+
+
+def _tagged(first: ByteDfa, second: ByteDfa) -> DfaLeaf:
+    """The texts of both, which have none in common: with the tags 0 and 1."""
+    numbers = {(0, 0): 0}
+    rows: list[list[int]] = []
+    pairs = list(numbers)
+    for left, right in pairs:
+        row = []
+        for value in range(256):
+            after = (
+                int(first.table[left, first.byte_class[value]]),
+                int(second.table[right, second.byte_class[value]]),
+            )
+            if after == (first.dead, second.dead):
+                row.append(-1)
+                continue
+            if after not in numbers:
+                numbers[after] = len(numbers)
+                pairs.append(after)
+            row.append(numbers[after])
+        rows.append(row)
+    table = np.array([*rows, [-1] * 256], np.int32)
+    table[table < 0] = len(rows)
+    table, byte_class = shared_columns(table)
+    tags = [
+        END if first.accepting[left] else NEXT if second.accepting[right] else NO_TAG
+        for left, right in pairs
+    ]
+    tag_array = np.array([*tags, NO_TAG], np.int32)
+    return DfaLeaf(ByteDfa(byte_class, table, tag_array >= 0), tag_array)
+
+
+def _nothing(tag: int) -> Sequence:
+    return ()

@@ -119,6 +119,18 @@ def language_leaf(language: CharDfa) -> DfaLeaf:
     return dfa_leaf(_spelled(language))
 
 
+@lru_cache(512)
+def name_leaf(language: CharDfa) -> DfaLeaf:
+    """As `language_leaf` after the opening quote: names are read behind the punctuation that has
+    it.
+    """
+    dfa = _spelled(language)
+    old = np.array([_FIRST_CHAR, _AFTER, *range(_FIRST_CHAR + 1, len(dfa.table))])
+    new = np.zeros(len(dfa.table), np.int32)
+    new[old] = np.arange(len(old))
+    return dfa_leaf(ByteDfa(dfa.byte_class, new[dfa.table[old]], dfa.accepting[old]))
+
+
 @lru_cache(256)
 def _counted_language(language: CharDfa, low: int, high: int | None) -> CountedLeaf:
     dfa = _spelled(language)
