@@ -65,7 +65,7 @@ class Configs:
             found = self._settled(after) if after else None
             if found is not None:
                 config.moves[token_id] = found
-                if self.num_states > _MAX_KEPT:
+                if len(self._configs) + len(self.stacks) > _MAX_KEPT:
                     self._forget()
         return found
 

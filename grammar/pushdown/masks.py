@@ -16,7 +16,6 @@ from umbel.grammar.pushdown.reading import (
     Mask,
     MaskRow,
     Reading,
-    SparseRow,
     plain_row,
 )
 from umbel.grammar.pushdown.residual import Residual
@@ -28,15 +27,21 @@ if TYPE_CHECKING:
     from umbel.grammar.pushdown.configs import Config, Configs
 
 _MAX_SPARSE = 96  # token ids
+_FEW_WORDS = 12
 _MAX_WORK = 200_000  # readings for one mask: a second or so
 
 
 def fill_row(mask: Mask, row: MaskRow) -> None:
-    if type(mask) is tuple:
-        row.fill(0)
-        row[mask[0]] = mask[1]
-    else:
+    if type(mask) is not tuple:
         row[:] = mask
+        return
+    row.fill(0)
+    words, values = mask
+    if type(words) is tuple:
+        for word, value in zip(words, values, strict=True):
+            row[word] = value
+    else:
+        row[words] = values
 
 
 def make_mask(configs: "Configs", config: "Config", space: ReadingSpace) -> Mask:
@@ -49,9 +54,7 @@ def make_mask(configs: "Configs", config: "Config", space: ReadingSpace) -> Mask
     if config.can_end:
         more += space.vocabulary.eos_ids
     if len(found) == 1 and not more:
-        only = found[0]
-        if only.row is not None and not only.ids and not only.removed:
-            return only.row
+        return _alone(found[0], space)
     key = (frozenset(map(id, found)), tuple(more) if doubtful else config.can_end)
     mask = space.kept_mask(key)
     if mask is None:
@@ -59,11 +62,24 @@ def make_mask(configs: "Configs", config: "Config", space: ReadingSpace) -> Mask
     return mask
 
 
+def _alone(reading: Reading, space: ReadingSpace) -> Mask:
+    mask = reading.mask
+    if mask is None:
+        is_plain = reading.row is not None and not reading.ids and not reading.removed
+        mask = reading.row if is_plain else _joined([reading], [], space)
+        assert mask is not None
+        if type(mask) is tuple or is_plain:  # rows of their own would take much memory
+            reading.mask = mask
+    return mask
+
+
 def collect(threads: Iterable[Thread], root: Residual) -> tuple[list[Reading], list[Reading]]:
     """Readings that hold tokens, and those that `RecordedFollow.open` may have made too wide."""
     # The last entry counts the recorded texts that ended within the token: what the second of them
     # may be depends on the first.
-    given = with_specials(threads) if root is root.space.root else threads
+    given = threads
+    if root is root.space.root and any(reader.greedy for reader, _, _ in threads):
+        given = with_specials(threads)
     work = [(reader, state, follow, root, 0) for reader, state, follow in given]
     seen = set(work)
     found: dict[Reading, None] = {}
@@ -130,20 +146,26 @@ def _joined(found: list[Reading], more: list[int], space: ReadingSpace) -> Mask:
     if len(ids) > _MAX_SPARSE:
         row |= space.vocabulary.pack(np.array(ids))
     elif ids:
-        words, values = _words(ids)
-        row[words] |= values
+        found_words = _words(ids)
+        words = np.array(list(found_words), np.int64)
+        row[words] |= np.array(list(found_words.values()), np.uint32)
     return row
 
 
-def _words(ids: Iterable[int]) -> SparseRow:
+def _words(ids: Iterable[int]) -> dict[int, int]:
     words: dict[int, int] = {}
     for token_id in ids:
         words[token_id >> 5] = words.get(token_id >> 5, 0) | 1 << (token_id & 31)
-    return np.array(list(words), np.int64), np.array(list(words.values()), np.uint32)
+    return words
 
 
 def _sparse(ids: list[int], space: ReadingSpace) -> Mask:
-    return _words(ids) if len(ids) <= _MAX_SPARSE else space.vocabulary.pack(np.array(ids))
+    if len(ids) > _MAX_SPARSE:
+        return space.vocabulary.pack(np.array(ids))
+    words = _words(ids)
+    if len(words) <= _FEW_WORDS:
+        return tuple(words), tuple(words.values())
+    return np.array(list(words), np.int64), np.array(list(words.values()), np.uint32)
 
 
 def _ids_of(readings: Iterable[Reading]) -> set[int]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 MaskRow = npt.NDArray[np.uint32]
 # A mask is a row, or (numbers, values) of its words that are not zero: written as fast, and much
-# smaller.
-SparseRow = tuple[npt.NDArray[np.int64], MaskRow]
+# smaller. Very few are kept as Python numbers: arrays take longer to make than to use.
+SparseRow = tuple[npt.NDArray[np.int64], MaskRow] | tuple[tuple[int, ...], tuple[int, ...]]
 Mask = MaskRow | SparseRow
 DEAD = -1  # the state after a byte that a leaf does not allow
 _MAX_SMALL = 64  # token ids kept one by one; more are a mask row
@@ -35,9 +35,10 @@ class Reading:
     exits.
 
     row: [W] uint32 or None, shared by many readings; removed: a few ids of it that do not belong.
+    mask: of these tokens alone, set by `masks` when it is first asked for.
     """
 
-    __slots__ = ("exits", "ids", "removed", "row")
+    __slots__ = ("exits", "ids", "mask", "removed", "row")
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Reading:
         self.ids = ids
         self.exits = exits
         self.removed = removed
+        self.mask: Mask | None = None
 
 
 EMPTY_READING = Reading(None, (), ())

@@ -10,7 +10,7 @@ from umbel.grammar.pushdown.leaves import Leaf
 from umbel.grammar.pushdown.rules import Sequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class RecordedHead:
     """As `Head`, but what follows is `follow(tag, text)`, with all bytes that the leaf has read.
 

@@ -96,7 +96,10 @@ class Residual:
         """`text` read from here; kept in `paths`."""
         ids: dict[int, None] = {}
         rest: Residual | None = self
-        for value in text:
+        for at, value in enumerate(text):
+            if rest is not None and rest._parent >= 0:
+                rest = self.space.follow(rest._parent, text[at:], ids)
+                break
             edge = None if rest is None else rest.edge(value)
             if edge is None:
                 rest = None
@@ -112,7 +115,10 @@ class Residual:
         """The edge of the last byte of `text`, read from here; kept in `ends`."""
         rest: Residual | None = self
         edge: Edge | None = None
-        for value in text:
+        for at, value in enumerate(text):
+            if rest is not None and rest._parent >= 0:
+                edge = self.space.edge_along(rest._parent, text[at:])
+                break
             edge = None if rest is None else rest.edge(value)
             if edge is None:
                 break
@@ -181,6 +187,29 @@ class ResidualSpace:
         start = self.child_start[node]
         end = start + self.child_count[node]
         return zip(self.bytes_of_nodes[start:end], range(start, end), strict=True)
+
+    def child(self, node: int, value: int) -> int:
+        """The child that a byte leads to, -1 if there is none."""
+        start = self.child_start[node]
+        return self.bytes_of_nodes.find(value, start, start + self.child_count[node])
+
+    def follow(self, node: int, text: bytes, ids: dict[int, None]) -> Residual | None:
+        """What follows a text below a node; adds the tokens that end inside the text or with it."""
+        for value in text:
+            node = self.child(node, value)
+            if node < 0:
+                return None
+            if self.token_at[node] >= 0:
+                ids.update(dict.fromkeys(self.ids_at(node)))
+        return self.below(node)
+
+    def edge_along(self, node: int, text: bytes) -> Edge | None:
+        """The edge of the last byte of a text below a node."""
+        for value in text:
+            node = self.child(node, value)
+            if node < 0:
+                return None
+        return self.ids_at(node), self.below(node)
 
     def ids_at(self, node: int) -> tuple[int, ...]:
         start, end = self._token_start[node], self._token_start[node + 1]

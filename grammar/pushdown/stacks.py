@@ -205,13 +205,14 @@ class Stacks:
     def close(self, stack: Stack) -> tuple[tuple[Thread, ...], bool]:
         """All heads that calls lead to from the top, and those below where states may end."""
         if stack.state is not None and stack.below is not None:
-            heads, calls, may_be_empty = self._expanded(stack.state)
+            below, state = stack.below, stack.state
+            heads, calls, may_be_empty = self._expansions.get(state) or self._expanded(state)
             if not calls and not may_be_empty:
+                if len(heads) == 1:
+                    reader, head = heads[0]
+                    return ((reader, reader.start, self._follow(below, head)),), False
                 return tuple(
-                    [
-                        (reader, reader.start, self._follow(stack.below, head))
-                        for reader, head in heads
-                    ]
+                    [(reader, reader.start, self._follow(below, head)) for reader, head in heads]
                 ), False
         threads: Threads = {}
         behind: dict[Stack, None] = {}  # what follows heads that may be empty
@@ -236,7 +237,7 @@ class Stacks:
                 can_end = True
                 continue
             assert at.below is not None
-            heads, calls, _ = self._expanded(at.state)
+            heads, calls, _ = self._expansions.get(at.state) or self._expanded(at.state)
             for reader, head in heads:
                 follow = self._follow(at.below, head)
                 threads[(reader, reader.start, follow)] = None
@@ -257,21 +258,18 @@ class Stacks:
         return can_end
 
     def _expanded(self, state: RuleState) -> Bound:
-        found = self._expansions.get(state)
-        if found is None:
-            expansion = state.expand()
-            bound = []
-            may_be_empty = False
-            for head in expansion.heads:
-                is_sure = not self._is_careful or (isinstance(head, Head) and head.is_sure)
-                leaf = head.leaf if is_sure else self._possible(head)
-                if leaf is not None:
-                    reader = self.space.reader(leaf)
-                    bound.append((reader, head))
-                    may_be_empty = may_be_empty or reader.tag(reader.start) >= 0
-            made = (tuple(bound), expansion.calls, may_be_empty)
-            found = self._expansions.setdefault(state, made)
-        return found
+        expansion = state.expand()
+        bound = []
+        may_be_empty = False
+        for head in expansion.heads:
+            is_sure = not self._is_careful or (isinstance(head, Head) and head.is_sure)
+            leaf = head.leaf if is_sure else self._possible(head)
+            if leaf is not None:
+                reader = self.space.reader(leaf)
+                bound.append((reader, head))
+                may_be_empty = may_be_empty or reader.tag(reader.start) >= 0
+        made = (tuple(bound), expansion.calls, may_be_empty)
+        return self._expansions.setdefault(state, made)
 
     def _follow(self, below: Stack, head: Head | RecordedHead) -> Follow:
         if isinstance(head, RecordedHead):

@@ -100,10 +100,20 @@ class FieldAlgebra:
     def _pointwise(
         self, left: Fields, right: Fields, combine: Callable[[Term, Term], Term]
     ) -> Fields:
-        names = dict.fromkeys((*left.named, *right.named))
-        named = {name: combine(left.get(name), right.get(name)) for name in names}
         default = combine(left.default, right.default)
-        return Fields(named, default, self._classes(left, right, combine))
+        if left.classes or right.classes:
+            names = dict.fromkeys((*left.named, *right.named))
+            named = {name: combine(left.get(name), right.get(name)) for name in names}
+            return Fields(named, default, self._classes(left, right, combine))
+        others = right.named
+        named = {
+            name: combine(term, others.get(name, right.default))
+            for name, term in left.named.items()
+        }
+        for name, term in others.items():
+            if name not in named:
+                named[name] = combine(left.default, term)
+        return Fields(named, default)
 
     def _classes(
         self, left: Fields, right: Fields, combine: Callable[[Term, Term], Term]
