@@ -7,6 +7,7 @@ import numpy as np
 from umbel.grammar.forced import ForcedText, forced_text, forced_tokens
 from umbel.grammar.machine import TokenMachine
 from umbel.grammar.pushdown.configs import Config
+from umbel.grammar.pushdown.masks import fill_row
 from umbel.grammar.pushdown.reading import MaskRow
 
 _RECENT_TOKENS = 32  # context in which forced text is tokenized
@@ -97,7 +98,11 @@ class Matcher:
             raise ValueError(
                 f"row is {row.dtype} {list(row.shape)}, expected uint32 {list(self._row_shape)}"
             )
-        self._machine.fill(self._config, row, budget)
+        mask = self._config.mask
+        if budget is None and mask is not None:
+            fill_row(mask, row)
+        else:
+            self._machine.fill(self._config, row, budget)
 
     def advance(self, token_id: int) -> bool:
         """Take a token. False: it is not allowed here, and the state is unchanged."""

@@ -38,6 +38,7 @@ class Configs:
         self._root = root
         self._space = space
         self.stacks = Stacks(space, is_careful=is_careful)
+        self._text_of = space.vocabulary.text_of
         self._configs: dict[object, Config] = {}
         self.start = self._first()
 
@@ -54,7 +55,7 @@ class Configs:
         """The place after a token, None if it is not allowed."""
         found = config.moves.get(token_id)
         if found is None:
-            text = self._space.vocabulary.text_of(token_id)
+            text = self._text_of(token_id)
             threads = config.threads
             if text is None:
                 after = _step_special(threads, token_id)
@@ -101,9 +102,10 @@ class Configs:
             tag = reader.tag(state)
             if tag >= 0:
                 stack = follow[tag]
-                can_end = can_end or stack.can_end
+                heads, ends = stack.closure or stack.close()
+                can_end = can_end or ends
                 if reader.is_final(state):
-                    settled.update(dict.fromkeys(stack.heads))
+                    settled.update(dict.fromkeys(heads))
                     continue
             settled[thread] = None
         if len(settled) > MAX_THREADS:
@@ -170,18 +172,26 @@ def _step_text(threads: Collection[Thread], text: bytes) -> Threads:
 
 
 def _step_single(thread: Thread, text: bytes) -> Threads:
-    """As `_step_text`, quicker as long as the text stays inside one leaf."""
+    """As `_step_text`, quicker as long as the text can be read in one way only."""
     reader, state, follow = thread
-    state, at = reader.run(state, text)
-    if state == DEAD:
-        return {}
-    if at == len(text):
+    while True:
+        state, at = reader.run(state, text)
+        if state == DEAD:
+            return {}
+        if at == len(text):
+            if follow.is_recorded:
+                follow = follow.after_text(text)
+            return {(reader, state, follow): None}
         if follow.is_recorded:
-            follow = follow.after_text(text)
-        return {(reader, state, follow): None}
-    if follow.is_recorded:
-        follow = follow.after_text(text[:at])
-    return _step_text(((reader, state, follow),), text[at:])
+            follow = follow.after_text(text[:at])
+        text = text[at:]
+        if not at or reader.step(state, text[0]) != DEAD:
+            return _step_text(((reader, state, follow),), text)
+        stack = follow[reader.tag(state)]
+        heads = (stack.closure or stack.close())[0]
+        if len(heads) != 1:
+            return _step_text(heads, text)
+        reader, state, follow = heads[0]
 
 
 def _step_special(threads: Iterable[Thread], token_id: int) -> Threads:

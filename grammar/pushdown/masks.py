@@ -77,9 +77,17 @@ def collect(threads: Iterable[Thread], root: Residual) -> tuple[list[Reading], l
     """Readings that hold tokens, and those that `RecordedFollow.open` may have made too wide."""
     # The last entry counts the recorded texts that ended within the token: what the second of them
     # may be depends on the first.
-    given = threads
-    if root is root.space.root and any(reader.greedy for reader, _, _ in threads):
-        given = with_specials(threads)
+    given = list(threads)
+    if root is root.space.root:
+        for reader, _, _ in given:
+            if reader.greedy:
+                given = with_specials(given)
+                break
+    if len(given) == 1:
+        reader, state, follow = given[0]
+        reading = reader.read(state, root)
+        if not reading.exits:
+            return ([reading] if reading.row is not None or reading.ids else []), []
     work = [(reader, state, follow, root, 0) for reader, state, follow in given]
     seen = set(work)
     found: dict[Reading, None] = {}

@@ -276,7 +276,8 @@ class Stacks:
             return RecordedFollow(self, below, head)
         if head.leaf.num_tags > 1:
             return Follow(self, below, head.follow, head.closing)
-        target = self.push(head.follow(0), below)
+        states = head.follow(0)
+        target = self.push(states, below) if states else below
         fixed = target.fixed_follow
         if fixed is None:
             fixed = target.fixed_follow = Follow(self, target, _nothing, None)
