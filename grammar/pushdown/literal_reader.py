@@ -160,10 +160,12 @@ class LiteralReader:
             lone = vocabulary.lone_bytes
             self.has_gaps = any(text.translate(None, lone) for text in self._trie.texts)
             self._has_own_tags = len(set(self._trie.tags)) == len(self._trie.tags)
+            self._number_of = {tag: number for number, tag in enumerate(self._trie.tags)}
             self._hits: dict[tuple[int, Residual], list[Hit]] = {}
             self._costs: dict[int, list[int]] = {}  # literal -> tokens from each offset to its end
         else:
             self.has_gaps, self._has_own_tags = whole.has_gaps, whole._has_own_tags
+            self._number_of = whole._number_of
             self._hits, self._costs = whole._hits, whole._costs
         self._leaf = leaf
         self._memo: dict[tuple[int, Residual], Reading] = {}
@@ -231,10 +233,18 @@ class LiteralReader:
         return {self._trie.tags[number] for number in numbers}
 
     def cost(self, state: int, tag: int) -> int:
+        if self._has_own_tags:
+            return self._cost_of_one(state, self._number_of.get(tag, -1))
         numbers, depth = self._members(state)
         tags = self._trie.tags
         costs = (self._rest_costs(n)[depth] for n in numbers if tags[n] == tag)
         return min(costs, default=UNREACHABLE)
+
+    def _cost_of_one(self, state: int, number: int) -> int:
+        members, depth = self._trie.members(state)
+        if number < 0 or number not in members or not self._chosen >> number & 1:
+            return UNREACHABLE
+        return self._rest_costs(number)[depth]
 
     def cheapest(self) -> int:
         """The least cost of any literal from the start, the short ones looked at first."""

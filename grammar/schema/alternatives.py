@@ -1,15 +1,76 @@
-"""oneOf: a plain union where the branches share no instance, else with the complements of those
+"""anyOf and oneOf. Branches that only list values are joined first, so that there may be thousands.
+
+oneOf is a plain union where the branches share no instance, else one with the complements of those
 that may.
 """
 
-from umbel.grammar.schema.reader import SchemaReader
+from collections import Counter
+
+from umbel.grammar.schema.assertion_table import ASSERTIONS, DRAFT_3
+from umbel.grammar.schema.reader import Place, SchemaReader
 from umbel.grammar.values.algebra import ShapeInProgress
+from umbel.grammar.values.literals import Json, canonical
 from umbel.grammar.values.shapes import ObjectAtom, Shape
 from umbel.grammar.values.terms import Term
 
 
-def exactly_one(reader: SchemaReader, branches: list[Term]) -> Term:
+def at_least_one(reader: SchemaReader, places: list[Place]) -> Term:
+    """The term of the values that lie in some branch."""
+    listed, others = _divided(reader, places)
+    found = [reader.term(place) for place in others]
+    if listed:
+        values = {canonical(value): value for each in listed for value in each}
+        found.insert(0, reader.constants(list(values.values()), places[0]))
+    return reader.algebra.terms.either(*found)
+
+
+def exactly_one(reader: SchemaReader, places: list[Place]) -> Term:
     """The term of the values that lie in exactly one branch."""
+    listed, others = _divided(reader, places)
+    found = [reader.term(place) for place in others]
+    if not listed:
+        return _exactly_one(reader, found)
+    values = [{canonical(value): value for value in each} for each in listed]
+    times = Counter(key for each in values for key in each)
+    all_values = {key: value for each in values for key, value in each.items()}
+    once = [value for key, value in all_values.items() if times[key] == 1]
+    more = [value for key, value in all_values.items() if times[key] > 1]
+    term = _exactly_one(reader, [reader.constants(once, places[0]), *found] if once else found)
+    if more:
+        terms = reader.algebra.terms
+        term = terms.both(term, terms.complement(reader.constants(more, places[0])))
+    return term
+
+
+def _divided(reader: SchemaReader, places: list[Place]) -> tuple[list[list[Json]], list[Place]]:
+    """The values of the branches that only list some, if there are several such; the others."""
+    listed: list[list[Json]] = []
+    others: list[Place] = []
+    for place in places:
+        values = _listed(reader, place)
+        if values is None:
+            others.append(place)
+        else:
+            listed.append(values)
+    return (listed, others) if len(listed) > 1 else ([], places)
+
+
+def _listed(reader: SchemaReader, place: Place) -> list[Json] | None:
+    """The values of a subschema that has only `const` or `enum`; None: there is more to it."""
+    schema = place.schema
+    if not isinstance(schema, dict) or not schema.keys().isdisjoint(DRAFT_3):
+        return None
+    names = schema.keys() & ASSERTIONS
+    if len(names) != 1 or not names <= {"const", "enum"}:
+        return None
+    (name,) = names
+    if not place.has(name) or reader.is_ignored(place, name):
+        return None
+    values = [schema["const"]] if name == "const" else schema["enum"]
+    return values if isinstance(values, list) and values else None
+
+
+def _exactly_one(reader: SchemaReader, branches: list[Term]) -> Term:
     terms = reader.algebra.terms
     options = [branch for branch in branches if branch is not terms.none]
     if len(options) == 1:

@@ -5,7 +5,7 @@
 from fractions import Fraction
 
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
-from umbel.grammar.schema.alternatives import exactly_one
+from umbel.grammar.schema.alternatives import at_least_one, exactly_one
 from umbel.grammar.schema.assertion_table import DRAFT_3
 from umbel.grammar.schema.contents import array_atom, object_atom
 from umbel.grammar.schema.listed import listed_values, number_of
@@ -137,9 +137,9 @@ def _applied(reader: SchemaReader, place: Place) -> list[Term]:
         if name in schema and place.has(name)
     ]
     if "allOf" in schema:
-        found += branches(reader, place, "allOf")
+        found += [reader.term(each) for each in branches(reader, place, "allOf")]
     if "anyOf" in schema:
-        found.append(terms.either(*branches(reader, place, "anyOf")))
+        found.append(at_least_one(reader, branches(reader, place, "anyOf")))
     if "oneOf" in schema:
         found.append(exactly_one(reader, branches(reader, place, "oneOf")))
     if "not" in schema:
@@ -152,11 +152,11 @@ def _applied(reader: SchemaReader, place: Place) -> list[Term]:
     return [term for term in found if term is not terms.any]
 
 
-def branches(reader: SchemaReader, place: Place, name: str) -> list[Term]:
+def branches(reader: SchemaReader, place: Place, name: str) -> list[Place]:
     value = place.schema[name]
     if not isinstance(value, list) or not value:
         raise GrammarError(f"{name} must be a non-empty list", place.where(name), keyword=name)
-    return [reader.below(place, name, at) for at in range(len(value))]
+    return [reader.place_below(place, name, at) for at in range(len(value))]
 
 
 def _conditional(reader: SchemaReader, place: Place) -> Term:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from umbel.grammar.errors import UnsupportedGrammar
+from umbel.grammar.pushdown.leaves import Leaf
 from umbel.grammar.schema.object_plan import ObjectPlan, Progress
 from umbel.grammar.values.literals import Json
 from umbel.grammar.values.membership import Membership
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 # boolean),
 # ("a", items), ("o", frozenset of (name, value)).
 Frozen = tuple[str, Any]
+Listed = tuple[Leaf, list[Frozen]]  # literals with their numbers as tags, and their values
 Chain = tuple[Frozen, ...]  # a rival's value at each open container, outermost first
 
 UNKNOWN: Frozen = ("?", None)
@@ -69,6 +71,7 @@ class Distinct:
         self.lowering: Lowering = plan.lowering
         self.membership = Membership(self.lowering.algebra)
         self._counts: dict[Term, int] = {}
+        self.listed: dict[Term, Listed | None] = {}  # set by `DistinctState`
 
     def check(self) -> None:
         """Raises `UnsupportedGrammar` where completions cannot be counted, or items may run out."""

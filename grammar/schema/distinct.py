@@ -33,6 +33,7 @@ from umbel.grammar.schema.completions import (
     Distinct,
     Frames,
     Frozen,
+    Listed,
     ObjectFrame,
     thawed,
 )
@@ -88,6 +89,10 @@ class DistinctState(RuleState):
         """The first head with a way to the end: ends come first, then scalars, then required
         names.
         """
+        if self._phase == "value" and not self._frames:
+            listed = self._cost_of_listed(measure)
+            if listed is not None:
+                return listed
         best = UNREACHABLE
         for head in self.expand().heads:
             then = head.follow(0, None) if isinstance(head, RecordedHead) else head.follow(0)
@@ -95,6 +100,47 @@ class DistinctState(RuleState):
             if best < UNREACHABLE:
                 break
         return best
+
+    def _cost_of_listed(self, measure: Measure) -> int | None:
+        """Where all values of this and the further items are literals: the first ones that are not
+        used, as many as must come. Looks at no other state, of which there may be a hundred in a
+        row.
+        """
+        assert self._term is not None
+        atom, (length, used) = self._shared.plan.atom, self._place
+        listed = self._listed()
+        if listed is None or length < len(atom.items.prefix):
+            return None
+        fork = self._shared.lowering.spacing.array_after
+        wanted = max(1, atom.low - length)
+        total = measure.leaf(fork.end) + (wanted - 1) * measure.leaf(fork.next)
+        leaf, values = listed
+        taken = set(used)
+        for tag, value in enumerate(values):
+            if value not in taken and (cost := measure.leaf(leaf, tag)) < UNREACHABLE:
+                taken.add(value)
+                total += cost
+                wanted -= 1
+                if not wanted:
+                    return total
+        return UNREACHABLE
+
+    def _listed(self) -> Listed | None:
+        """The texts of the term's values, each with its number as the tag, and the values; None if
+        they are not all literals.
+        """
+        term, known = self._term, self._shared.listed
+        assert term is not None
+        if term not in known:
+            known[term] = None
+            plan = self._shared.lowering.plan(term)
+            shape = _listed(plan.shape)
+            is_open = shape.strings.atoms or shape.numbers.intervals or plan.arrays or plan.objects
+            texts = self._shared.lowering.literals(shape)
+            if texts and not is_open:
+                leaf = literal_leaf((text, tag) for tag, text in enumerate(texts))
+                known[term] = (leaf, [_frozen_text(text) for text in texts])
+        return known[term]
 
     def _to(
         self, phase: str, frames: Frames, chains: Iterable[Chain], term: Term | None = None

@@ -158,6 +158,13 @@ class SchemaReader:
         """The term of one value."""
         return self.made_up({"enum": [value]}, f"value {canonical(value)}", place)
 
+    def constants(self, values: list[Json], place: Place) -> Term:
+        """The term of some values."""
+        return self.made_up({"enum": values}, f"values {canonical(values)}", place)
+
+    def is_ignored(self, place: Place, name: str) -> bool:
+        return (place.pointer, name) in self._ignored
+
     def without_property(self, name: str, place: Place) -> Term:
         """Everything but the objects with the property."""
         return self.made_up({"properties": {name: False}}, f"without {name}", place)

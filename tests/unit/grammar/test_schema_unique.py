@@ -2,12 +2,15 @@
 
 import json
 import random
+import time
 from typing import Any
 
 import jsonschema
 import pytest
 from unit.grammar.naive_machine import NaiveMachine, accepts
+from unit.grammar.oracles import trained_vocabulary
 
+from umbel.grammar import compile_json_schema
 from umbel.grammar.errors import UnsatisfiableGrammar, UnsupportedGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.rules import RuleState
@@ -108,3 +111,16 @@ def test_items_whose_completions_cannot_be_counted_are_refused() -> None:
         "uniqueItems",
         "/properties/x/uniqueItems",
     )
+
+
+def test_closing_a_long_unique_array_of_many_literals_takes_no_time() -> None:
+    names = [f"word{at}" for at in range(2_000)]
+    schema = {"type": "array", "items": {"enum": names}, "minItems": 100, "uniqueItems": True}
+    matcher = compile_json_schema(schema, trained_vocabulary()).start()
+
+    started = time.process_time()
+    cost = matcher.closing_cost
+
+    assert time.process_time() - started < 2
+    # A text of the first hundred names is a way to the end; none is shorter than its brackets.
+    assert 100 < cost <= len(json.dumps(names[:100]))
