@@ -33,6 +33,7 @@ from umbel.grammar import (
 )
 from umbel.grammar.errors import CompileCancelled
 from umbel.grammar.interrupt import interruptible
+from umbel.grammar.schema import load
 from umbel.runtime.errors import (
     EngineClosed,
     EngineError,
@@ -339,3 +340,13 @@ def _without_frames(exc: GrammarError) -> GrammarError:
     """The error as a value to keep: its frames would keep the compiler's tables alive."""
     exc.__cause__ = exc.__context__ = None
     return exc.with_traceback(None)
+
+
+def schema_of_type(schema: Any) -> Any:
+    """The JSON Schema, as data, that a Python type stands for as `json_schema`. Raises
+    `InvalidConstraint`.
+    """
+    try:
+        return load.schema_of_type(schema)
+    except GrammarError as exc:
+        raise InvalidConstraint(str(exc), param="json_schema") from exc

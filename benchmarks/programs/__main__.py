@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.programs import remote
+from benchmarks.programs import remote, ways
 from benchmarks.programs.comparison import Comparison, compare, table, tie_lines, total_line
 from benchmarks.programs.remote import run_remotely
 from benchmarks.programs.suite import SUITE
@@ -28,10 +28,12 @@ PLAIN = {
 def main() -> int:
     args = _parser().parse_args()
     console = Console(width=220)
-    workloads = _chosen(args.only, quick=args.quick)
+    workloads = _chosen(args.only, 2 if args.quick else args.cases)
     if args.remote is not None:
         return _remotely(args, workloads, console)
     options = {"dtype": args.dtype, "num_threads": args.threads}
+    if args.check:
+        return _check(args, options, workloads, console)
     comparisons = []
     with Engine(**options) as engine, ExitStack() as stack:
         plain = None if args.quick else stack.enter_context(Engine(**options, **PLAIN))
@@ -46,6 +48,28 @@ def main() -> int:
     for fault in faults:
         console.print(fault)
     return 1 if faults else 0
+
+
+def _check(
+    args: argparse.Namespace, options: dict[str, Any], workloads: list[Workload], console: Console
+) -> int:
+    found = []
+    with (
+        Engine(**options) as engine,
+        Engine(**options, **PLAIN) as plain,
+        ways.served_here(engine, ways.tools_of(workloads)) as url,
+    ):
+        for workload in workloads:
+            found.append(ways.agreement(engine, plain, url, workload))
+            print(found[-1].summary, file=sys.stderr, flush=True)
+    console.print(ways.table(found))
+    num_ties = sum(one.num_ties for one in found)
+    gaps = [one.widest_gap for one in found if one.widest_gap is not None]
+    console.print(
+        f"{num_ties} cases came out differently"
+        + (f"; where they part, tokens differ by {max(gaps):.3f} at most" if gaps else "")
+    )
+    return 1 if num_ties and args.dtype == "float32" else 0
 
 
 def _remotely(args: argparse.Namespace, workloads: list[Workload], console: Console) -> int:
@@ -69,6 +93,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="two cases of each, without the runs one at a time: a smoke test",
     )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="instead: whether six ways of running give the same outputs, each once; in float32 "
+        "they must",
+    )
+    parser.add_argument("--cases", type=int, metavar="N", help="the first N of each program")
     parser.add_argument("--only", metavar="NAME,...", help=f"of {', '.join(SUITE)}")
     parser.add_argument("--repeats", type=int, default=3, help="of the compiled and the eager runs")
     parser.add_argument("--json", metavar="FILE", help="where the numbers go, too")
@@ -85,12 +116,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(only: str | None, *, quick: bool) -> list[Workload]:
+def _chosen(only: str | None, num_cases: int | None) -> list[Workload]:
     names = list(SUITE) if only is None else only.split(",")
     unknown = [name for name in names if name not in SUITE]
     if unknown:
         sys.exit(f"there is no program {unknown[0]!r}; there are {', '.join(SUITE)}")
-    return [SUITE[name].first(2) if quick else SUITE[name] for name in names]
+    chosen = [SUITE[name] for name in names]
+    return chosen if num_cases is None else [one.first(num_cases) for one in chosen]
 
 
 def _faults(comparisons: list[Comparison], *, must_be_same: bool) -> list[str]:

@@ -110,11 +110,11 @@ def _at_most(texts: set[str], limit: int) -> set[str]:
 
 
 def schema_data(schema: Any) -> Any:
-    """A `json_schema` option as JSON data: a type becomes its schema."""
+    """A `json_schema` option as JSON data: a type becomes the schema that an engine makes of it."""
     if schema is None or isinstance(schema, dict | bool):
         return schema
     if isinstance(schema, str):
         return msgspec.json.decode(schema)
-    if hasattr(schema, "model_json_schema"):  # pydantic, without depending on it
-        return schema.model_json_schema()
-    return msgspec.json.schema(schema)
+    from umbel.runtime.constraints import schema_of_type  # late: it loads the grammar compiler
+
+    return schema_of_type(schema)

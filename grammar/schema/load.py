@@ -30,7 +30,7 @@ def load_schema(schema: Any, limits: Limits) -> LoadedSchema:
     if isinstance(schema, str):
         text = schema
     elif is_typed:
-        text = _dump(_closed(_from_type(schema)))
+        text = _dump(schema_of_type(schema))
     else:
         text = _dump(schema)
     if len(text) > limits.max_source_chars:
@@ -47,6 +47,11 @@ def load_schema(schema: Any, limits: Limits) -> LoadedSchema:
             f"a JSON Schema is an object or a boolean, got {type(loaded).__name__}", ""
         )
     return LoadedSchema(loaded, text, is_typed)
+
+
+def schema_of_type(schema: Any) -> Json:
+    """The JSON Schema that a Python type stands for. Raises `GrammarError` for what has none."""
+    return _closed(_from_type(schema))
 
 
 def _from_type(schema: Any) -> Json:

@@ -63,7 +63,7 @@ class ProgramRun:
         self._failure: UmbelError | None = None
 
     async def start(self) -> None:
-        """A coroutine as that of all calls (`service.Running`); here nothing has to be waited for."""
+        """As all calls start (`service.Running`); here there is nothing to wait for."""
         self._threads.submit(self._work)
 
     async def events(self) -> AsyncIterator[list[RunEvent]]:

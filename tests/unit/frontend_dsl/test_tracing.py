@@ -9,7 +9,9 @@ import pytest
 from unit.frontend_dsl.fake_client import FakeClient, FakeModel
 
 from umbel.frontend_dsl import Program, ProgramError, State, gen, program, select
-from umbel.frontend_dsl.graph.nodes import Decide, Leave, Say, walk
+from umbel.frontend_dsl.graph.nodes import Decide, Generate, Leave, Say, walk
+from umbel.grammar.limits import Limits
+from umbel.grammar.schema.load import load_schema
 from umbel.runtime.errors import InvalidRequest
 from umbel.runtime.params import SamplingParams
 
@@ -326,6 +328,23 @@ def test_a_typed_json_value_is_returned_as_its_type() -> None:
 
     assert compiled == eager
     assert compiled[0] == Person("Ada", 7)
+
+
+def test_a_graph_has_the_schema_that_an_engine_makes_of_a_type() -> None:
+    """A type has the fields that it has: a stored graph must not let a model add others."""
+
+    @program
+    def extract(s: State, text: str) -> Any:
+        s += text
+        s += gen("person", json_schema=Person)
+        return s.json("person")
+
+    call = next(node for node in walk(extract.graph.body) if isinstance(node, Generate))
+    stored, typed = (load_schema(schema, Limits()).value
+                     for schema in (call.options["json_schema"], Person))  # fmt: skip
+
+    assert stored == typed
+    assert stored["$defs"]["Person"]["additionalProperties"] is False
 
 
 def test_a_comparison_that_can_never_hold_is_reported() -> None:
