@@ -31,7 +31,7 @@ SCRIPTS = {"umbel": "umbel_engine.py", "vllm": "vllm_engine.py", "llama.cpp": "l
 
 
 def measure_limits(threads: int) -> dict[str, float]:
-    """Copy bandwidth in GB/s (read and written), bfloat16 and int8 products in 1e9 operations/s."""
+    """Copy bandwidth in GB/s (read and written), products by type in 1e9 operations/s."""
     import torch
 
     torch.set_num_threads(threads)
@@ -40,9 +40,17 @@ def measure_limits(threads: int) -> dict[str, float]:
     copy_s = _best_s(lambda: target.copy_(source))
     return {
         "copy_gb_s": 2 * source.nbytes / copy_s / 1e9,
+        "fp32_gflop_s": _product_rate(_float_product) / 1e9,
         "bf16_gflop_s": _product_rate(_half_product) / 1e9,
         "int8_gop_s": _product_rate(_octet_product) / 1e9,
     }
+
+
+def _float_product(size: int) -> Callable[[], object]:
+    import torch
+
+    floats = torch.randn(size, size)
+    return lambda: floats @ floats
 
 
 def _half_product(size: int) -> Callable[[], object]:
