@@ -180,10 +180,12 @@ def main() -> None:
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--repeat", type=int, default=3, help="the best of so many is printed")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--quantize", default="off")
     parser.add_argument("--parts", action="store_true", help="time products and attention apart")
     args = parser.parse_args()
     print(f"{args.threads} threads; an empty kernel takes {region_us(args.threads):.1f} us")
-    with Engine(num_threads=args.threads, dtype=args.dtype, speculate="off") as engine:
+    options = {"dtype": args.dtype, "quantize": args.quantize, "speculate": "off"}
+    with Engine(num_threads=args.threads, **options) as engine:
         engine.generate([1, 2, 3], temperature=0, max_tokens=2)
         runner = engine._parts.runner
         assert isinstance(runner, ModelRunner)
