@@ -45,11 +45,16 @@ class TaskLists:
         self._entries: list[Ints] = []
         self._tasks: list[tuple[int, int, int, int]] = []  # ranges, entries; for all heads
         self.num_results = 0
-        for idx, tail in enumerate(tails):
-            first = int(self._first_rows[idx])
-            self._add(np.arange(first, first + runs[idx].num_rows), tail)
+        # All tails at once: mostly there are many, of one row each.
+        own_positions = np.repeat([tail.position for tail in tails], num_rows)
+        own_lengths = np.repeat([tail.num_keys for tail in tails], num_rows)
+        self._add_entries(np.arange(self.num_rows), own_positions, own_lengths)
+        for run, tail in zip(runs, tails, strict=True):
+            self._add_tasks(tail, run.num_rows)
         for stretch in shared:
-            self._add(self._rows_of(stretch, runs), stretch)
+            rows = self._rows_of(stretch, runs)
+            self._add_entries(rows, stretch.position, stretch.num_keys)
+            self._add_tasks(stretch, len(rows))
         self.table = self._merge_table() if shared else None
         self.ranges: Ints = np.array(self._ranges, dtype=np.int64).reshape(-1, 2)
         self.entries: Ints = np.concatenate(self._entries)
@@ -64,31 +69,38 @@ class TaskLists:
             ]
         )
 
-    def _add(self, rows: Ints, stretch: KeyStretch) -> None:
-        """One stretch of keys with all rows that read it."""
+    def _add_entries(self, rows: Ints, positions: Ints | int, num_keys: Ints | int) -> None:
+        """Rows with a stretch of keys each: its first position and its length."""
         entries = np.empty((len(rows), 4), dtype=np.int64)
-        seen = self._positions[rows] - stretch.position + 1
+        seen = self._positions[rows] - positions + 1
         entries[:, 0] = rows
         entries[:, 1] = 0 if self._window is None else np.maximum(0, seen - self._window)
-        entries[:, 2] = np.clip(seen, 0, stretch.num_keys)
-        entries[:, 3] = np.arange(self.num_results, self.num_results + len(rows))
+        entries[:, 2] = np.minimum(np.maximum(seen, 0), num_keys)
+        first = sum(map(len, self._entries))
+        entries[:, 3] = np.arange(first, first + len(rows))
+        self._entries.append(entries)
+
+    def _add_tasks(self, stretch: KeyStretch, num_rows: int) -> None:
+        """One stretch of keys with all rows that read it, whose entries are the next ones."""
         first_range = len(self._ranges)
         self._ranges += stretch.ranges
-        for begin in range(0, len(rows), self._entries_per_task):
-            end = min(begin + self._entries_per_task, len(rows))
+        for begin in range(0, num_rows, self._entries_per_task):
+            count = min(self._entries_per_task, num_rows - begin)
             first = self.num_results + begin
-            self._tasks.append((first_range, len(self._ranges), first, end - begin))
-        self._entries.append(entries)
-        self.num_results += len(rows)
+            self._tasks.append((first_range, len(self._ranges), first, count))
+        self.num_results += num_rows
 
     def _for_all_heads(self) -> Ints:
         """The largest tasks first: the last to be taken should be small."""
         tasks = np.array(self._tasks, dtype=np.int64).reshape(-1, 4)
         lengths = np.concatenate(([0], np.cumsum(self.ranges[:, 1])))
         work = (lengths[tasks[:, 1]] - lengths[tasks[:, 0]]) * tasks[:, 3]
-        tasks = np.repeat(tasks[np.argsort(-work, kind="stable")], self._num_kv_heads, axis=0)
-        heads = np.tile(np.arange(self._num_kv_heads), len(self._tasks))
-        return np.column_stack((tasks[:, :2], heads, tasks[:, 2:]))
+        tasks = tasks[np.argsort(-work, kind="stable")]
+        found = np.empty((len(tasks), self._num_kv_heads, 5), dtype=np.int64)
+        found[:, :, :2] = tasks[:, None, :2]
+        found[:, :, 2] = np.arange(self._num_kv_heads)
+        found[:, :, 3:] = tasks[:, None, 2:]
+        return found.reshape(-1, 5)
 
     def _merge_table(self) -> Ints:
         """In the order of positions: shared stretches, then the tail."""

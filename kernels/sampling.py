@@ -107,9 +107,10 @@ def most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     logits: [B, V] float32 -> [B] float32, [B] int64. A row with a NaN has NaN as its highest.
     """
     if logits.device.type == "cpu":  # ten times as fast as torch's
-        ids = torch.from_numpy(logits.numpy().argmax(1))
-    else:
-        ids = logits.argmax(1)
+        values = logits.numpy()
+        found = values.argmax(1)
+        return torch.from_numpy(values[np.arange(len(found)), found]), torch.from_numpy(found)
+    ids = logits.argmax(1)
     return logits.gather(1, ids[:, None])[:, 0], ids
 
 

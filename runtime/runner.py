@@ -137,14 +137,18 @@ class _IntColumn:
 
     def __init__(self) -> None:
         self._tensor = torch.empty(64, dtype=torch.int64)
+        self._column = self._tensor[:0]
+        self._values = self._column.numpy()
 
     def filled(self, values: Sequence[int]) -> Tensor:
         """[n] int64 with these values; valid until the next call."""
-        if len(values) > len(self._tensor):
-            self._tensor = torch.empty(2 * len(values), dtype=torch.int64)
-        column = self._tensor[: len(values)]
-        column.numpy()[:] = values
-        return column
+        if len(values) != len(self._values):  # mostly it is as before: a view costs as much as 16
+            if len(values) > len(self._tensor):
+                self._tensor = torch.empty(2 * len(values), dtype=torch.int64)
+            self._column = self._tensor[: len(values)]
+            self._values = self._column.numpy()
+        self._values[:] = values
+        return self._column
 
 
 def _wanted_rows(runs: list[Run]) -> list[int]:

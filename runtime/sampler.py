@@ -6,6 +6,7 @@ temperature, top-k, top-p, min-p and a draw that is keyed by (seed, number of ou
 row that has nothing to choose from fails alone.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -120,21 +121,25 @@ class Sampler:
         with torch.inference_mode():
             edited = self._edited(logits, logits_rows, rows, masks)  # [B, V]
             best, tokens = most_likely(edited)
+            peaks, token_ids = best.tolist(), tokens.tolist()
             drawn = [
                 i
-                for i, is_finite in enumerate(best.isfinite().tolist())
-                if is_finite and not rows[i].params.is_greedy
+                for i, row in enumerate(rows)
+                if not row.params.is_greedy and math.isfinite(peaks[i])
             ]
             if drawn:
-                tokens[drawn] = _draw(edited, [rows[i] for i in drawn], drawn)
-            peaks, token_ids = best.tolist(), tokens.tolist()
+                chosen = _draw(edited, [rows[i] for i in drawn], drawn).tolist()
+                for i, token_id in zip(drawn, chosen, strict=True):
+                    token_ids[i] = token_id
             for i, row in enumerate(rows):
                 if row.is_only_masked:
                     peaks[i], token_ids[i] = _best_allowed(
                         edited[i], _mask_of(row, masks), peaks[i], token_ids[i]
                     )
             results = [
-                Sampled(token_id) if np.isfinite(peak) else Sampled(-1, error=_no_choice(peak, row))
+                Sampled(token_id)
+                if math.isfinite(peak)
+                else Sampled(-1, error=_no_choice(peak, row))
                 for token_id, peak, row in zip(token_ids, peaks, rows, strict=True)
             ]
             self._add_logprobs(logits, logits_rows, rows, results)
@@ -225,7 +230,7 @@ def _best_allowed(
     """The highest allowed logit and its token; `peak` and `token_id` are those of all, which mostly
     are the same. logits: [V].
     """
-    if np.isfinite(peak) and is_allowed(packed, token_id):
+    if math.isfinite(peak) and is_allowed(packed, token_id):
         return peak, token_id
     return most_likely_allowed(logits.cpu().numpy(), packed)
 
