@@ -189,26 +189,28 @@ def plan_curves() -> list[Curve]:
 
 
 def rows_curves() -> list[Curve]:
+    """Prompts of two tokens, so that all rows enter in one step and decode together."""
+    from decode import StepLog
+
     from umbel.runtime.engine import Engine
 
+    most = max(ROW_COUNTS)
     totals, hosts = [], []
-    with Engine(max_running=512, speculate="off") as engine:
+    with Engine(
+        max_running=most, max_step_tokens=2 * most, kv_cache_bytes=1 << 30, speculate="off"
+    ) as engine:
         for rows in ROW_COUNTS:
             draw = random.Random(rows)
-            prompts = [[draw.randrange(1000, 48_000) for _ in range(8)] for _ in range(rows)]
-            times = []
+            steps = []
             for _ in range(2):
-                before = engine.stats()
-                engine.generate_batch(prompts, temperature=0, max_tokens=12, ignore_eos=True)
-                after = engine.stats()
-                width = 1 << (rows - 1).bit_length()
-                times.append(
-                    after.gauge.by_rows[width]
-                    - before.gauge.by_rows.get(width, type(after.gauge.by_rows[width])())
-                )
-            best = min(times, key=lambda steps: steps.times.total_s / steps.num_steps)
-            totals.append(1e3 * best.times.total_s / best.num_steps)
-            hosts.append(1e3 * best.times.host_s / best.num_steps)
+                prompts = [[draw.randrange(1000, 48_000) for _ in range(2)] for _ in range(rows)]
+                log = StepLog(engine)
+                with log.recording(with_parts=False):
+                    engine.generate_batch(prompts, temperature=0, max_tokens=10, ignore_eos=True)
+                counted = zip(log.num_tokens, log.rows, strict=True)
+                steps += [times for tokens, times in counted if tokens == rows]
+            totals.append(statistics.median(times["total"] for times in steps))
+            hosts.append(statistics.median(times["total"] - times["forward"] for times in steps))
     return [
         Curve("rows: a step", "ms", list(ROW_COUNTS), totals),
         Curve("rows: of it outside the forward pass", "ms", list(ROW_COUNTS), hosts),
@@ -216,6 +218,8 @@ def rows_curves() -> list[Curve]:
 
 
 def context_curves() -> list[Curve]:
+    from decode import StepLog
+
     from umbel.runtime.engine import Engine
 
     steps_ms = []
@@ -224,9 +228,10 @@ def context_curves() -> list[Curve]:
             draw = random.Random(length)
             prompt = [draw.randrange(1000, 48_000) for _ in range(length - 24)]
             engine.generate(prompt, temperature=0, max_tokens=1, ignore_eos=True)
-            before = engine.stats().all_steps
-            engine.generate(prompt, temperature=0, max_tokens=24, ignore_eos=True)
-            steps_ms.append(1e3 * (engine.stats().all_steps - before).total_s / 24)
+            log = StepLog(engine)
+            with log.recording(with_parts=False):
+                engine.generate(prompt, temperature=0, max_tokens=24, ignore_eos=True)
+            steps_ms.append(statistics.median(times["total"] for times in log.rows))
     return [Curve("context: a step of one row", "ms", list(CONTEXTS), steps_ms)]
 
 
