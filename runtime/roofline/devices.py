@@ -95,7 +95,8 @@ _TABLE = (
 )
 DEVICES = {device.name: device for device in _TABLE}
 
-_COPY_ELEMENTS = 1 << 26  # float32: 256 MiB, beyond any cache
+_LEAST_COPY_BYTES, _MOST_COPY_BYTES = 64 << 20, 256 << 20
+_LAST_CACHE = Path("/sys/devices/system/cpu/cpu0/cache/index3/size")  # "32768K"
 _MATMUL_SIZE = 1536
 _PROBE_ROWS = 16
 _MOST_RUNS, _BUDGET_S = 10, 0.2  # of one measurement
@@ -190,12 +191,23 @@ def _other_load() -> str:
 def _memory_bandwidth() -> float:
     import torch
 
-    source = torch.ones(_COPY_ELEMENTS)
-    target = torch.empty_like(source)
-    size_bytes = source.numel() * source.element_size()
-    read_s = _best_s(lambda: source.sum())
+    values = torch.ones(_copy_bytes() // 4)
+    source, target = values.chunk(2)
+    read_s = _best_s(lambda: values.sum())
     copy_s = _best_s(lambda: target.copy_(source))
-    return max(size_bytes / read_s, 2 * size_bytes / copy_s)
+    return max(values.nbytes / read_s, values.nbytes / copy_s)
+
+
+def _copy_bytes() -> int:
+    """Four times the last cache, within bounds: it is the most that measuring needs, and an engine
+    that asks for its limits has it at its peak.
+    """
+    try:
+        text = _LAST_CACHE.read_text(encoding="ascii").strip()
+        cache_bytes = int(text.removesuffix("K")) << 10
+    except (OSError, ValueError):
+        return _MOST_COPY_BYTES
+    return min(max(4 * cache_bytes, _LEAST_COPY_BYTES), _MOST_COPY_BYTES)
 
 
 def _matmul_flops(dtype: "torch.dtype") -> float:
