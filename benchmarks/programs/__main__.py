@@ -78,7 +78,7 @@ def _remotely(args: argparse.Namespace, workloads: list[Workload], console: Cons
     )
     console.print(remote.table(runs, args.against))
     _write(args.json, [run.as_dict() for run in runs])
-    return 0
+    return 1 if any(run.error is not None for run in runs) else 0
 
 
 def _write(path: str | None, values: list[dict[str, Any]]) -> None:
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     remotely = parser.add_argument_group("on a server with OpenAI's protocol")
     remotely.add_argument("--remote", metavar="URL", help="for instance http://127.0.0.1:8000")
-    remotely.add_argument("--model", default="default", help="what the server calls it")
+    remotely.add_argument("--model", help="what the server calls it; default: its first")
     remotely.add_argument("--template", default="chatml", help="of the server's model")
     remotely.add_argument("--against", type=Path, metavar="FILE",
                           help="numbers of a run in process (--json), to stand beside")  # fmt: skip

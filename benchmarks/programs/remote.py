@@ -4,6 +4,7 @@ python -m benchmarks.programs --remote http://127.0.0.1:8000 --model NAME [--aga
 """
 
 import json
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,19 +18,22 @@ from benchmarks.programs.workload import Workload
 from rich import box
 from rich.table import Table
 
-from umbel.frontend_dsl import Remote
+from umbel.frontend_dsl import ProgramError, Remote
 
 _FLUSH = ("/flush_cache", "/reset_prefix_cache")  # Umbel's and SGLang's; vLLM's
 
 
 @dataclass(frozen=True)
 class RemoteRun:
-    """All cases of a workload at the same time. `right`: None where there is no right answer."""
+    """All cases of a workload at the same time. `right`: None where there is no right answer.
+    `error`: why the server could not do it.
+    """
 
     workload: Workload
-    wall_s: float
-    num_calls: int
-    num_right: int | None
+    wall_s: float = 0.0
+    num_calls: int = 0
+    num_right: int | None = None
+    error: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -38,30 +42,44 @@ class RemoteRun:
             "calls": self.num_calls,
             "wall_s": self.wall_s,
             "right": self.num_right,
+            "error": self.error,
         }
 
 
 def run_remotely(
-    url: str, workloads: Sequence[Workload], *, model: str, template: str, repeats: int
+    url: str, workloads: Sequence[Workload], *, model: str | None, template: str, repeats: int
 ) -> list[RemoteRun]:
     """The fastest of `repeats` for each, with an empty cache where the server can be asked for one.
 
-    Raises the error of the first case that fails: what the server cannot do is one.
+    `model` None: the first that the server has. What the server cannot do is noted as an error.
     """
-    runs = []
     with Remote(
-        url, model=model, structured_outputs=True, scores=True, template=template
-    ) as remote:
-        for workload in workloads:
-            timed(remote, workload.first(1), workload.program, 1)  # grammars are compiled, too
-            tries = []
-            for _ in range(repeats):
-                flush(url)
-                states, wall_s = timed(remote, workload, workload.program, len(workload.cases))
-                right = num_right(workload, [state.result for state in states])
-                tries.append(RemoteRun(workload, wall_s, num_calls(states), right))
-            runs.append(min(tries, key=lambda run: run.wall_s))
-    return runs
+        url, model=model or first_model(url), structured_outputs=True, scores=True,
+        template=template,
+    ) as remote:  # fmt: skip
+        return [_run(remote, url, workload, repeats) for workload in workloads]
+
+
+def _run(remote: Remote, url: str, workload: Workload, repeats: int) -> RemoteRun:
+    tries = []
+    try:
+        timed(remote, workload.first(1), workload.program, 1)  # grammars are compiled, too
+        for _ in range(repeats):
+            flush(url)
+            states, wall_s = timed(remote, workload, workload.program, len(workload.cases))
+            right = num_right(workload, [state.result for state in states])
+            tries.append(RemoteRun(workload, wall_s, num_calls(states), right))
+    except (ProgramError, AssertionError) as error:
+        print(f"{workload.name}: {error}", file=sys.stderr, flush=True)
+        return RemoteRun(workload, error=str(error))
+    best = min(tries, key=lambda run: run.wall_s)
+    print(f"{workload.name}: {best.wall_s:.2f} s", file=sys.stderr, flush=True)
+    return best
+
+
+def first_model(url: str) -> str:
+    with urllib.request.urlopen(url.rstrip("/") + "/v1/models", timeout=60) as answer:
+        return str(json.loads(answer.read())["data"][0]["id"])
 
 
 def flush(url: str) -> None:
@@ -87,10 +105,11 @@ def table(runs: Sequence[RemoteRun], against: Path | None) -> Table:
     made = Table(*columns, box=box.MARKDOWN)
     for run in runs:
         cases = len(run.workload.cases)
-        row = [run.workload.name, f"{cases}", f"{run.num_calls}", f"{run.wall_s:.2f} s"]
+        seconds = f"{run.wall_s:.2f} s" if run.error is None else "failed"
+        row = [run.workload.name, f"{cases}", f"{run.num_calls}", seconds]
         row.append(_share(run.num_right, cases))
         one = ours.get(run.workload.name)
-        if one is not None:
+        if one is not None and run.error is None:
             wall_s = one["compiled"]["wall_s"]
             row += [f"{wall_s:.2f} s", f"{run.wall_s / wall_s:.1f}x", _share(one["right"], cases)]
         made.add_row(*row)
