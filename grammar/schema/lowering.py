@@ -86,6 +86,9 @@ class Lowering:
             self.algebra.effort.spend()
             try:
                 plan = self.plan(term)
+                for each in plan.objects:
+                    if each.atom.fields.classes:  # automata of names take too long for a step
+                        each.prepare()
             except UnsupportedGrammar as exc:
                 if exc.where is not None:
                     raise
