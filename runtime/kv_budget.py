@@ -6,7 +6,7 @@ The pool fills up with what may be wanted again, so its size is what the process
 import os
 from pathlib import Path
 
-OTHER_TOKENS = 4096  # beside one request that needs the whole context
+OTHER_TOKENS = 16_384  # beside one request that needs the whole context
 SMALLEST_BYTES = 256 << 20  # tokens of small models cost little
 LARGEST_SHARE = 8  # of the memory: one part in so many,
 ALWAYS_BYTES = 1 << 30  # but so much wherever the model asks for it

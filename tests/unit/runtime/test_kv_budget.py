@@ -8,7 +8,7 @@ GIB = 1 << 30
 
 
 def test_a_request_of_the_whole_context_fits_beside_others() -> None:
-    assert default_kv_bytes(50_000, 8192, 64 * GIB) == 50_000 * (8192 + 4096)
+    assert default_kv_bytes(50_000, 8192, 64 * GIB) == 50_000 * (8192 + 16_384)
 
 
 def test_a_small_model_gets_more_tokens() -> None:
