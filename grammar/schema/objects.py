@@ -168,11 +168,12 @@ class KeyState(RuleState):
         return UNREACHABLE
 
     def _useful(self, ways: list[tuple[Term, Progress]]) -> list[tuple[Term, Progress]]:
-        """Those that come nearer to the end: other properties could go on for ever."""
-        progress = self._progress
-        if progress.size < self._plan.low:
+        """Those that come nearer to the end, or reach it: others could go on for ever."""
+        plan, progress = self._plan, self._progress
+        if progress.size < plan.low:
             return ways
-        return [way for way in ways if len(way[1].pending) < len(progress.pending)]
+        num_pending = len(progress.pending)
+        return [way for way in ways if len(way[1].pending) < num_pending or plan.may_end(way[1])]
 
     def _cost_of(self, ways: list[tuple[Term, Progress]], key: int, measure: Measure) -> int:
         """The way that leaves the fewest obligations, if tokens spell it; else the next one."""

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from unit.grammar.oracles import (
@@ -13,9 +14,11 @@ from unit.grammar.oracles import (
     spiky_vocabulary,
     trained_vocabulary,
 )
+from unit.grammar.schema_strategies import random_schema
 
 from umbel.grammar import (
     UnsatisfiableGrammar,
+    UnsupportedGrammar,
     Vocabulary,
     compile_choices,
     compile_json_schema,
@@ -64,6 +67,47 @@ def test_schemas_complete_within_tight_limits(use_forced: bool) -> None:
         )
         assert complete
         assert len(taken) <= limit
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_limit_that_is_far_forbids_nothing(seed: int, any_order: bool) -> None:
+    """Whatever may come can be completed: optional properties and items too."""
+    vocabulary = trained_vocabulary()
+    rng = random.Random(seed)
+    for _ in range(12):
+        schema = random_schema(rng, 3)
+        try:
+            constraint = compile_json_schema(schema, vocabulary, any_order=any_order)
+        except (UnsatisfiableGrammar, UnsupportedGrammar):
+            continue
+        matcher = constraint.start()
+        for _ in range(25):
+            allowed = mask_ids(matcher, vocabulary)
+            assert mask_ids(matcher, vocabulary, budget=10**6) == allowed, (schema, matcher)
+            if not allowed:
+                break
+            assert matcher.advance(rng.choice(sorted(allowed)))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"properties": {"a": {"type": "integer"}, "b": True}, "type": "object"},
+        {"properties": {"a": True, "b": {"type": "object"}}, "required": ["b"], "type": "object"},
+        {"type": "array"},
+        {"type": "object", "additionalProperties": {"type": "array", "minItems": 2}},
+    ],
+)
+def test_optional_parts_are_allowed_where_they_fit(schema: dict[str, Any]) -> None:
+    vocabulary = byte_vocabulary()
+    matcher = compile_json_schema(schema, vocabulary).start()
+    assert matcher.advance(ord("[" if schema["type"] == "array" else "{"))
+    for token_id in mask_ids(matcher, vocabulary):
+        after = matcher.clone()
+        after.advance(token_id)
+        assert token_id in mask_ids(matcher, vocabulary, budget=20 + after.closing_cost)
 
 
 def test_the_closing_cost_of_a_literal_is_its_fewest_tokens() -> None:
