@@ -273,7 +273,6 @@ def _attend(args):
     )  # fmt: skip
     group, scale = load_int64(args, 11), carray(float32_pointer(args + 8 * 12), 1)[0]
     o, lse, num_heads = load_int64(args, 13), load_int64(args, 14), load_int64(args, 15)
-    min_half_queries = load_int64(args, 16)
     num_parts, slot_bytes = head_dim // 32, 2 * head_dim
     block_bytes, rows_bytes = _BLOCK * slot_bytes, MAX_TASK_QUERIES * slot_bytes
     memory = np.empty(2 * block_bytes + 3 * rows_bytes + 6 * 8 * _BLOCK + 64, np.uint8)
@@ -298,7 +297,7 @@ def _attend(args):
         rows = carray(int64_pointer(rows_at + 8 * ROW_FIELDS * first_row), ROW_FIELDS * num_rows)
         head, num_queries = kv_head * group, num_rows * group
         _copy_queries(rows, num_rows, group, slot_bytes, q_at + head * slot_bytes, q_stride, q_rows)
-        is_half = _HAS_HALVES and num_queries >= min_half_queries
+        is_half = _HAS_HALVES and num_queries >= _MIN_HALF_QUERIES
         if is_half:
             for query in range(num_queries):
                 query_factors[query] = _halve(q_rows + query * slot_bytes, head_dim)
@@ -406,7 +405,6 @@ def attend_args(q: Tensor, k_pool: Tensor, v_pool: Tensor, scale_bits: int) -> l
     return [
         0, 0, 0, 0, 0, q.data_ptr(), 2 * q.stride(0), k_pool.data_ptr(), v_pool.data_ptr(),
         k_pool.shape[1], head_dim, num_heads // k_pool.shape[0], scale_bits, 0, 0, num_heads,
-        _MIN_HALF_QUERIES if has_halves() else MAX_TASK_QUERIES + 1,
     ]  # fmt: skip
 
 

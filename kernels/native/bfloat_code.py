@@ -4,11 +4,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from umbel.kernels.native.product_code import GROUP, WeightKind, make_tile
+from umbel.kernels.native.product_code import (
+    GROUP,
+    WeightKind,
+    choose_by_count,
+    make_tile,
+)  # fmt: skip
 from umbel.kernels.native.simd import (
     BF16X32,
     F32X16,
@@ -59,22 +63,11 @@ def _bf16_bits(value: int) -> int:
 
 
 def _make_tiles(kind: WeightKind) -> Any:
-    """(count, ...): the tile of 8, 4, 2 or 1 rows, see `make_tile`, with one panel."""
+    """Of 8, 4, 2 or 1 rows, with one panel."""
     # A chain of dependent sums must not be the limit.
-    one, two, four, eight = (make_tile(kind, n, num_chains=max(1, 4 // n)) for n in (1, 2, 4, 8))
-
-    @njit
-    def tiles(count, codes, steps, x, stride, sums, groups, bias, y, y_stride, is_float):
-        if count == 8:
-            eight(codes, 0, steps, 0, x, stride, sums, groups, bias, y, y_stride, is_float)
-        elif count == 4:
-            four(codes, 0, steps, 0, x, stride, sums, groups, bias, y, y_stride, is_float)
-        elif count == 2:
-            two(codes, 0, steps, 0, x, stride, sums, groups, bias, y, y_stride, is_float)
-        else:
-            one(codes, 0, steps, 0, x, stride, sums, groups, bias, y, y_stride, is_float)
-
-    return tiles
+    return choose_by_count(
+        {count: make_tile(kind, count, num_chains=max(1, 4 // count)) for count in (1, 2, 4, 8)}
+    )
 
 
 q4_tiles = _make_tiles(WeightKind(256, 2 * GROUP, _pairs_4bit, Emitter.dot_pairs, num_steps=2))

@@ -43,13 +43,13 @@ def _multiply(args):
                 if is_4bit:
                     sums_at = sums.ctypes.data + 4 * row * num_groups
                     q4_tiles(
-                        count, codes, steps, at, stride, sums_at, num_groups, first, place,
+                        count, codes, 0, steps, 0, at, stride, sums_at, num_groups, first, place,
                         y_stride, is_float,
                     )  # fmt: skip
                 else:
                     q8_tiles(
-                        count, codes, steps, at, stride, 0, num_groups, first, place, y_stride,
-                        is_float,
+                        count, codes, 0, steps, 0, at, stride, 0, num_groups, first, place,
+                        y_stride, is_float,
                     )  # fmt: skip
                 row += count
 

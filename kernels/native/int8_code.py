@@ -9,11 +9,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from umbel.kernels.native.product_code import GROUP, WeightKind, make_tile
+from umbel.kernels.native.product_code import (
+    GROUP,
+    WeightKind,
+    choose_by_count,
+    make_tile,
+)  # fmt: skip
 from umbel.kernels.native.simd import (
     F32,
     F32X16,
@@ -92,70 +96,18 @@ def _floats_of_32(emit: Emitter, total: _Halves) -> Value:
     return emit.builder.sitofp(emit.builder.shuffle_vector(total[0], total[1], lanes), F32X16)
 
 
-# More rows would fill the 16 registers with sums, and LLVM would move them to memory and back.
-_q4_1, _q4_2, _q4_4 = (
-    make_tile(
-        WeightKind(
-            256, GROUP, _codes_4bit, _add_4bit, num_steps=2, zero=_zeros_16,
-            to_floats=_floats_of_16, is_rounded=True,
-        ),
-        num_rows,
-        prefetches=True,
-    )
-    for num_rows in (1, 2, 4)
+# With one panel. More rows would fill the 16 registers with sums, and LLVM would move them to and
+# from memory.
+_Q4 = WeightKind(
+    256, GROUP, _codes_4bit, _add_4bit, num_steps=2, zero=_zeros_16, to_floats=_floats_of_16,
+    is_rounded=True,
 )  # fmt: skip
-_q8_1, _q8_2 = (
-    make_tile(
-        WeightKind(
-            512, 2 * GROUP, _codes_8bit, _add_8bit, num_steps=1, zero=_zeros_32,
-            to_floats=_floats_of_32, is_rounded=True,
-        ),
-        num_rows,
-        prefetches=True,
-    )
-    for num_rows in (1, 2)
+_Q8 = WeightKind(
+    512, 2 * GROUP, _codes_8bit, _add_8bit, num_steps=1, zero=_zeros_32, to_floats=_floats_of_32,
+    is_rounded=True,
 )  # fmt: skip
-
-
-@njit
-def q4_tiles(
-    count, panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
-    is_float,
-):  # fmt: skip
-    """The tile of 4, 2 or 1 rows, see `make_tile`, with one panel."""
-    if count == 4:
-        _q4_4(
-            panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
-            is_float,
-        )  # fmt: skip
-    elif count == 2:
-        _q4_2(
-            panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
-            is_float,
-        )  # fmt: skip
-    else:
-        _q4_1(
-            panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
-            is_float,
-        )  # fmt: skip
-
-
-@njit
-def q8_tiles(
-    count, panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
-    is_float,
-):  # fmt: skip
-    """The tile of 2 rows or 1, see `make_tile`, with one panel."""
-    if count == 2:
-        _q8_2(
-            panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
-            is_float,
-        )  # fmt: skip
-    else:
-        _q8_1(
-            panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
-            is_float,
-        )  # fmt: skip
+q4_tiles = choose_by_count({n: make_tile(_Q4, n, prefetches=True) for n in (1, 2, 4)})
+q8_tiles = choose_by_count({n: make_tile(_Q8, n, prefetches=True) for n in (1, 2)})
 
 
 @intrinsic

@@ -5,11 +5,12 @@ pair), each of which is multiplied with what is broadcast of a row: no sum goes 
 Quantized weights are multiplied as codes: the sum over a group of inputs is scaled afterwards.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
+from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -156,6 +157,48 @@ def make_tile(
         return types.void(*[types.int64] * 12), codegen
 
     return tile
+
+
+def choose_by_count(tiles: Mapping[int, Any]) -> Any:
+    """(count, ...): of tiles by their numbers of rows, 1 among them, the one of `count` rows."""
+    chosen = _only(tiles[1])
+    for count in sorted(tiles.keys() - {1}):
+        chosen = _either(count, tiles[count], chosen)
+    return chosen
+
+
+def _only(tile: Any) -> Any:
+    @njit
+    def call(
+        count, weights, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
+        is_float,
+    ):  # fmt: skip
+        tile(
+            weights, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
+            is_float,
+        )  # fmt: skip
+
+    return call
+
+
+def _either(of_tile: int, tile: Any, otherwise: Any) -> Any:
+    @njit
+    def call(
+        count, weights, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y, y_stride,
+        is_float,
+    ):  # fmt: skip
+        if count == of_tile:
+            tile(
+                weights, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y,
+                y_stride, is_float,
+            )  # fmt: skip
+        else:
+            otherwise(
+                count, weights, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y,
+                y_stride, is_float,
+            )  # fmt: skip
+
+    return call
 
 
 def _load_steps(emit: Emitter, address: Value, kind: WeightKind) -> list[Value]:

@@ -7,6 +7,7 @@ with few rows. So one thread computes, the engine's, and what others have to com
 `call_apart`: workers end with the thread that owns them.
 """
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -64,7 +65,23 @@ def arithmetic() -> Arithmetic:
 def keeps_code() -> bool:
     """Whether compiled kernels go to numba's cache, which knows the processor but not the switch:
     code for less than the processor has must not lie there."""
+    _forget_old_code()
     return _wanted() not in ("bf16", "fp32")
+
+
+@functools.cache
+def _forget_old_code() -> None:
+    forget_old_code(Path(__file__).parent)
+
+
+def forget_old_code(folder: Path) -> None:
+    """Remove the indexes of numba's cache that are older than any source in `folder`. Numba looks
+    at a kernel's own file only, and not at those that its inner loops come from."""
+    newest_s = max(source.stat().st_mtime for source in folder.glob("*.py"))
+    for index in (folder / "__pycache__").glob("*.nbi"):
+        with contextlib.suppress(OSError):  # another process was faster, or it is not ours
+            if index.stat().st_mtime < newest_s:
+                index.unlink()
 
 
 def _wanted() -> str:
