@@ -11,7 +11,7 @@ from umbel.frontend_dsl.operations import start_sequence
 from umbel.frontend_dsl.pending import PendingCall, Ticket
 from umbel.frontend_dsl.record import CallRecord, sum_usage
 from umbel.frontend_dsl.scoring import METHODS, Candidate, Decision, decide, has_longer_sibling
-from umbel.runtime.errors import InvalidRequest
+from umbel.runtime.errors import InvalidRequest, UmbelError
 from umbel.runtime.outputs import Chunk, Score, Timing
 from umbel.runtime.params import SamplingParams
 
@@ -42,6 +42,11 @@ class GenCall(PendingCall):
         if done is None:
             return
         self.branch.execution.driver.settle(ticket)
+        try:
+            captures = done.captures()
+        except UmbelError as error:  # the text can be read in too many ways
+            self.branch.fail_current(error)
+            return
         record = CallRecord(
             kind=self.kind,
             name=self.name,
@@ -55,6 +60,7 @@ class GenCall(PendingCall):
             prompt_logprobs=done.prompt_logprobs,
             usage=done.usage,
             timing=done.timing,
+            captures=captures,
         )
         self._finish(record, done.text_token_ids)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from umbel.frontend_dsl.errors import ProgramError, Site
-from umbel.runtime.outputs import FinishReason, Timing, TokenLogprob, Usage
+from umbel.runtime.outputs import CapturedText, FinishReason, Timing, TokenLogprob, Usage
 
 _USAGE_FIELDS = [one.name for one in fields(Usage)]
 
@@ -15,7 +15,7 @@ class CallRecord:
 
     `usage` of a `select` is the sum over its choices; their own tokens are `num_scored_tokens`.
     `method`, `scores` and `distribution` are those of a `select`: by choice, as `scoring` defines
-    them.
+    them. `captures` has the parts of `text` that a Lark grammar names (`rule[capture]`), by name.
     """
 
     kind: str  # "gen" or "select"
@@ -34,6 +34,7 @@ class CallRecord:
     method: str | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
     distribution: Mapping[str, float] = field(default_factory=dict)
+    captures: Mapping[str, tuple[CapturedText, ...]] = field(default_factory=dict)
     error: ProgramError | None = None
     retries: tuple[str, ...] = ()  # why it was sent again, each time
 

@@ -13,7 +13,7 @@ from umbel.frontend_dsl.execution import Execution
 from umbel.frontend_dsl.record import CallRecord
 from umbel.frontend_dsl.segments import Segment, text_between
 from umbel.runtime.errors import InvalidRequest, UmbelError
-from umbel.runtime.outputs import FinishReason, Timing, TokenLogprob, Usage
+from umbel.runtime.outputs import CapturedText, FinishReason, Timing, TokenLogprob, Usage
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -46,6 +46,7 @@ class CallReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     method: str | None = None
     scores: dict[str, float] = {}
     distribution: dict[str, float] = {}
+    captures: dict[str, tuple[CapturedText, ...]] = {}
     retries: tuple[str, ...] = ()
     error: FailureReport | None = None
 
@@ -165,6 +166,7 @@ def call_of(record: CallRecord) -> CallReport:
         method=record.method,
         scores=dict(record.scores),
         distribution=dict(record.distribution),
+        captures=dict(record.captures),
         retries=record.retries,
         error=None if record.error is None else failure_of(record.error),
     )

@@ -2,6 +2,7 @@
 satisfiable.
 """
 
+from umbel.grammar.cfg.captures import Capture
 from umbel.grammar.compile import (
     compile_choices,
     compile_gbnf,
@@ -18,6 +19,7 @@ from umbel.grammar.vocabulary import Vocabulary
 from umbel.grammar.warming import warm_up, warm_up_steps
 
 __all__ = [
+    "Capture",
     "Constraint",
     "GrammarError",
     "Limits",

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from umbel.grammar.automaton import ByteDfa, minimize
+from umbel.grammar.cfg.captures import CaptureReader
 from umbel.grammar.cfg.compile import GrammarLowerer
+from umbel.grammar.cfg.states import ParserState
 from umbel.grammar.choices import checked_choices
 from umbel.grammar.errors import GrammarError, UnsatisfiableGrammar
 from umbel.grammar.interrupt import interruptible
@@ -118,7 +120,10 @@ def compile_lark(
     """
     root = _lowerer(vocabulary, limits, grammars).lark(text, start=start)
     source = [text, start, _content(grammars)]
-    return constraint_of("lark", source, root, vocabulary, limits)
+    constraint = constraint_of("lark", source, root, vocabulary, limits)
+    if isinstance(root, ParserState) and root.parser.network.captured:
+        constraint.capture_reader = CaptureReader(root, vocabulary)
+    return constraint
 
 
 def compile_gbnf(

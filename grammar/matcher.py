@@ -2,6 +2,9 @@
 it, a value.
 """
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from umbel.grammar.forced import ForcedText, forced_text, forced_tokens
@@ -9,6 +12,9 @@ from umbel.grammar.machine import TokenMachine
 from umbel.grammar.pushdown.configs import Config
 from umbel.grammar.pushdown.masks import fill_row
 from umbel.grammar.pushdown.reading import MaskRow
+
+if TYPE_CHECKING:
+    from umbel.grammar.cfg.captures import Capture, CaptureReader
 
 _RECENT_TOKENS = 32  # context in which forced text is tokenized
 _MAX_KEPT_FORCED = 10_000
@@ -19,17 +25,28 @@ class Constraint:
     from. `warnings` says what the grammar asks for and the constraint does not enforce.
     """
 
-    __slots__ = ("_forced", "key", "kind", "machine", "warnings")
+    __slots__ = ("_forced", "capture_reader", "key", "kind", "machine", "warnings")
 
     def __init__(self, kind: str, key: str, machine: TokenMachine) -> None:
         self.kind = kind
         self.key = key
         self.machine = machine
         self.warnings: tuple[str, ...] = ()  # set by the front end
+        # Set by the front end, of a grammar that names parts of its texts.
+        self.capture_reader: CaptureReader | None = None
         self._forced: dict[Config, ForcedText] = {}
 
     def start(self) -> "Matcher":
         return Matcher(self, self.machine.start)
+
+    def captures(self, token_ids: Sequence[int]) -> "tuple[Capture, ...]":
+        """The named parts of a finished output; () if the grammar names none or the text is not
+        complete.
+
+        Takes some milliseconds for each thousand characters: not for the step loop. Raises
+        `UnsupportedGrammar` if the text can be read in too many ways.
+        """
+        return () if self.capture_reader is None else self.capture_reader.captures(token_ids)
 
     def forced_text(self, state: Config) -> ForcedText:
         """Kept per state: all matchers of the constraint share it."""

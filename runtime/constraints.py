@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +42,7 @@ from umbel.runtime.errors import (
     UnsatisfiableConstraint,
     UnsupportedConstraint,
 )
+from umbel.runtime.outputs import CapturedText, Captures
 from umbel.runtime.params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -321,6 +322,18 @@ def _translated(exc: Exception, kind: str) -> UmbelError:
         error = EngineError(f"compiling a {kind} constraint failed: {type(exc).__name__}: {exc}")
     error.__cause__ = exc
     return error
+
+
+def captures_of(constraint: Constraint, token_ids: Sequence[int]) -> Captures:
+    """What a constraint names in a finished output. Raises `UnsupportedConstraint`."""
+    found: dict[str, list[CapturedText]] = {}
+    try:
+        for part in constraint.captures(token_ids):
+            named = found.setdefault(part.name, [])
+            named.append(CapturedText(part.text, part.start, part.end))
+    except GrammarError as error:
+        raise _translated(error, constraint.kind) from error
+    return {name: tuple(parts) for name, parts in found.items()}
 
 
 def failure_while_running(exc: Exception, params: SamplingParams, request_id: object) -> UmbelError:

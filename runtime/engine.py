@@ -204,6 +204,7 @@ class Engine:
                     request.text = output_text_of(self._parts.tokenizer, request.params)
                 if constraint is not None:
                     request.matcher = constraint.start()
+                    flight.constraint = constraint
                 self._deliver(self._scheduler.add(request))
             except Exception as exc:
                 self._fail([flight], exc)

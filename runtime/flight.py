@@ -7,10 +7,23 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
+from umbel.runtime.constraints import captures_of
 from umbel.runtime.errors import EngineClosed, InvalidRequest, QueueFull, UmbelError
-from umbel.runtime.outputs import Chunk, Completion, FinishReason, Score, Timing
+from umbel.runtime.outputs import (
+    Captures,
+    Chunk,
+    Completion,
+    FinishReason,
+    Score,
+    Timing,
+    no_captures,
+)
 from umbel.runtime.request import Request, Update
+
+if TYPE_CHECKING:
+    from umbel.grammar import Constraint
 
 ChunkListener = Callable[[Chunk], None]
 ScoreListener = Callable[[Score | UmbelError], None]
@@ -24,6 +37,7 @@ class Flight:
     submitted_s: float  # the clock of `time.perf_counter`, as all times here
     on_chunk: ChunkListener | None = None
     on_score: ScoreListener | None = None
+    constraint: "Constraint | None" = None  # set by the engine when it is compiled
     started_s: float | None = None  # set by the engine when it is first in a step
     first_token_s: float | None = None
 
@@ -64,7 +78,14 @@ class Flight:
             prompt_logprobs=tuple(request.prompt_logprobs) if wants_prompt else None,
             usage=request.usage(),
             timing=self._timing(now_s),
+            find_captures=self._captures(),
         )
+
+    def _captures(self) -> Callable[[], Captures]:
+        if self.constraint is None:
+            return no_captures
+        token_ids = tuple(self.request.tokens[self.request.num_prompt :])
+        return partial(captures_of, self.constraint, token_ids)
 
     def _score(self) -> Score:
         request = self.request

@@ -1,6 +1,7 @@
 """What comes back: completions, the chunks of a stream, and their accounting. Plain records."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 
 from umbel.runtime.errors import UmbelError
@@ -50,6 +51,23 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
+class CapturedText:
+    """A part of an output that its grammar names: `output.text[start:end]`."""
+
+    text: str
+    start: int  # characters
+    end: int
+
+
+# By name, in the order of the text.
+Captures = dict[str, tuple[CapturedText, ...]]
+
+
+def no_captures() -> Captures:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """One finished sequence.
 
@@ -68,6 +86,15 @@ class Completion:
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None  # the first prompt token has none
     usage: Usage
     timing: Timing
+    find_captures: Callable[[], Captures] = field(default=no_captures, repr=False, compare=False)
+
+    def captures(self) -> Captures:
+        """The parts that the constraint names (`rule[capture]` in Lark); {} if the output is not
+        complete. Found out anew each time, off the engine's thread.
+
+        Raises `UnsupportedConstraint` if the output can be read in too many ways.
+        """
+        return self.find_captures()
 
 
 @dataclass(frozen=True, slots=True)

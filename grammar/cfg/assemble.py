@@ -13,6 +13,7 @@ from umbel.grammar.cfg import expressions as ex
 from umbel.grammar.cfg.expressions import Expression, Grammar
 from umbel.grammar.cfg.flatten import Flattener
 from umbel.grammar.cfg.network import (
+    CapturedRule,
     Counter,
     Draft,
     RuleAutomaton,
@@ -23,7 +24,7 @@ from umbel.grammar.cfg.network import (
     without_skips,
 )
 from umbel.grammar.cfg.recursion import without_left_recursion
-from umbel.grammar.cfg.terminals import Terminal, TerminalReader
+from umbel.grammar.cfg.terminals import Reading, Terminal, TerminalReader
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
 from umbel.grammar.interrupt import check_interrupt
 from umbel.grammar.limits import Limits
@@ -34,6 +35,7 @@ _COUNTED_FROM = 12  # repetitions of rules with more copies are counted instead 
 _MAX_RULES = 20_000
 _MAX_REMOVED_STATES = 1_500
 _MAX_ARGUMENT_PARTS = 500
+_MAX_BOUNDED_STATES = 1_000  # of a terminal with max_tokens: see `bounded_reader.fewest_tokens`
 
 Shift = Terminal | TokenLeaf | RuleState
 Given = TypeVar("Given")
@@ -43,7 +45,8 @@ Made = TypeVar("Made")
 @dataclass(slots=True)
 class Network:
     """What the parser runs on. rules[0] is the start; a symbol s >= 0 is shifts[s], ~r is
-    rules[r].
+    rules[r]. drafts: the rules as they were written, with the same numbers; captured: those that
+    have a name in the result.
     """
 
     rules: list[RuleAutomaton | Counter]
@@ -51,6 +54,8 @@ class Network:
     ignored: frozenset[int]
     is_nullable: bool
     scannerless: bool
+    drafts: list[Draft | Counter]
+    captured: dict[int, CapturedRule]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class _Assembler:
             self._flattener.turn_rules_into_terminals()
         self._priorities = {d.body: d.priority for d in grammar.terminals.values() if d.priority}
         self._num_states = 0
+        self._captured: dict[int, CapturedRule] = {}
 
     def network(self) -> Network:
         grammar = self.grammar
@@ -120,7 +126,15 @@ class _Assembler:
             rule if isinstance(rule, Counter) else determinized(trimmed(rule, productive))
             for rule in rules
         ]
-        return Network(finished, self.shifts, frozenset(ignored), is_nullable, grammar.scannerless)
+        return Network(
+            finished,
+            self.shifts,
+            frozenset(ignored),
+            is_nullable,
+            grammar.scannerless,
+            self.drafts if self._captured else [],
+            self._captured,
+        )
 
     def _check_unused(self) -> None:
         """Names in definitions that are never used must exist too: a typing error should not
@@ -128,7 +142,8 @@ class _Assembler:
         """
         grammar = self.grammar
         for definition in [*grammar.rules.values(), *grammar.terminals.values()]:
-            for ref in references(definition.body):
+            ending = definition.options.ending
+            for ref in references(definition.body) + (references(ending) if ending else []):
                 if ref.name not in definition.params:
                     self._resolve(ref)
 
@@ -270,20 +285,18 @@ class _Assembler:
         options = definition.options
         if ref.name in self.grammar.terminals:
             self._build_shift(draft, ref, start, end)
-        elif options.lazy:
-            body = definition.body
-            if options.suffix is not None:
-                body = ex.Sequence((body, options.suffix), ref.at)
-            self._build_shift(draft, body, start, end, is_lazy=True)
+        elif options.make_terminal and not options.is_captured:
+            self._build_shift(draft, self._body(definition, ref), start, end)
         else:
-            if options.max_tokens is not None:
-                raise self.grammar.source.unsupported(
-                    "option max_tokens is not supported in a rule: a number of tokens cannot be "
-                    "part of a grammar of texts; bound the text, as in /[a-z ]{0,200}/",
-                    definition.at,
-                    "max_tokens",
-                )
             draft.edges[start].append((~self._rule(definition, ref), end))
+
+    def _body(self, definition: ex.Definition, ref: ex.Ref) -> Expression:
+        body, options = definition.body, definition.options
+        if definition.params:
+            body = substituted(body, dict(zip(definition.params, ref.arguments, strict=True)))
+        if options.make_terminal:
+            return ex.Whole(body, options.ending, options.lazy, options.max_tokens, definition.at)
+        return body
 
     def _rule(self, definition: ex.Definition, ref: ex.Ref) -> int:
         key = (ref.name, ref.arguments)
@@ -297,23 +310,26 @@ class _Assembler:
                     "template",
                 )
             rule = self._rules[key] = self._new_draft(ref.name)
-            body = definition.body
-            if definition.params:
-                names = dict(zip(definition.params, ref.arguments, strict=True))
-                body = substituted(body, names)
-            self._pending.append((rule, body))
+            self._pending.append((rule, self._body(definition, ref)))
+            if definition.options.is_captured:
+                self._captured[rule] = self._capture(definition.options, self._pending[-1][1])
         return rule
 
-    def _build_shift(
-        self, draft: Draft, expression: Expression, start: int, end: int, *, is_lazy: bool = False
-    ) -> None:
-        shift, is_nullable = self._shift(expression, is_lazy=is_lazy)
+    def _capture(self, options: ex.Options, body: Expression) -> CapturedRule:
+        if not isinstance(body, ex.Whole) or body.ending is None:
+            return CapturedRule(options.capture, options.ending_capture, None, None)
+        parts = [self._terminals.read(part).terminal for part in (body.item, body.ending)]
+        dfas = [None if part is None else part.dfa for part in parts]
+        return CapturedRule(options.capture, options.ending_capture, dfas[0], dfas[1])
+
+    def _build_shift(self, draft: Draft, expression: Expression, start: int, end: int) -> None:
+        shift, is_nullable = self._shift(expression)
         if shift is not None:
             draft.edges[start].append((shift, end))
         if is_nullable:
             draft.skips[start].append(end)
 
-    def _shift(self, expression: Expression, *, is_lazy: bool = False) -> tuple[int | None, bool]:
+    def _shift(self, expression: Expression) -> tuple[int | None, bool]:
         embedding = self.embedding
         match expression:
             case ex.Special():
@@ -327,12 +343,40 @@ class _Assembler:
             case ex.Named():
                 state, is_nullable = self._embedded(embedding.named, expression.name, expression)
                 return self._grammar_id(state), is_nullable
-        priority = self._priorities.get(expression, 0)
-        reading = self._terminals.read(expression, priority=priority, is_lazy=is_lazy)
+            case ex.Whole():
+                reading = self._whole(expression)
+            case _:
+                priority = self._priorities.get(expression, 0)
+                reading = self._terminals.read(expression, priority=priority)
         terminal = reading.terminal
         exists = terminal is not None and embedding.exists(terminal)
         shift = self._shift_id(terminal) if terminal is not None and exists else None
         return shift, reading.is_nullable
+
+    def _whole(self, whole: ex.Whole) -> Reading:
+        source = self.grammar.source
+        option = "lazy" if whole.max_tokens is None else "max_tokens"
+        if isinstance(whole.item, ex.Special | ex.Schema | ex.Nested | ex.Named):
+            raise source.unsupported(
+                f"option {option} is for rules whose body is a terminal (a text, a regular "
+                "expression, upper-case names); this one embeds a grammar or a special token",
+                whole.at,
+                option,
+            )
+        text = whole.item
+        if whole.ending is not None:
+            text = ex.Sequence((text, whole.ending), whole.at)
+        reading = self._terminals.read(text, is_lazy=whole.is_lazy, max_tokens=whole.max_tokens)
+        if whole.max_tokens is not None and reading.terminal is not None:
+            num_states = reading.terminal.dfa.num_states
+            if num_states > _MAX_BOUNDED_STATES:
+                raise source.unsupported(
+                    f"option max_tokens on a terminal of {num_states} automaton states, more than "
+                    f"the {_MAX_BOUNDED_STATES} allowed; use a simpler terminal",
+                    whole.at,
+                    option,
+                )
+        return reading
 
     def _token_ids(self, special: ex.Special) -> frozenset[int]:
         return self._embedded(self.embedding.tokens, special, special)
@@ -356,7 +400,13 @@ class _Assembler:
     def _shift_id(self, shift: Shift) -> int:
         key: object = shift
         if isinstance(shift, Terminal):
-            key = (id(shift.dfa), shift.priority, shift.is_lazy, shift.is_fixed)
+            key = (
+                id(shift.dfa),
+                shift.priority,
+                shift.is_lazy,
+                shift.is_fixed,
+                shift.max_tokens,
+            )
         found = self._shift_ids.get(key)
         if found is None:
             found = self._shift_ids[key] = len(self.shifts)

@@ -17,7 +17,7 @@ from umbel.grammar.errors import GrammarError, UnsupportedGrammar
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.build import regex
 from umbel.grammar.pushdown.costs import Costs
-from umbel.grammar.pushdown.leaves import Leaf, TokenLeaf, dfa_leaf
+from umbel.grammar.pushdown.leaves import Leaf, TokenLeaf
 from umbel.grammar.pushdown.rules import UNREACHABLE, RuleState
 from umbel.grammar.vocabulary import Vocabulary
 
@@ -102,12 +102,16 @@ class GrammarLowerer:
         return Parser(network, self._limits, self._leaf_exists)
 
     def _exists(self, shift: Shift) -> bool:
-        """Vocabularies lack some bytes: what needs one is no way to go on."""
+        """Vocabularies lack some bytes: what needs one is no way to go on. Nor is what needs more
+        tokens than it may have.
+        """
         space = self._vocabulary.readings
+        if isinstance(shift, Terminal) and shift.max_tokens is not None:
+            return space.leaf_exists(shift.leaf(), None) < UNREACHABLE
         if space.is_complete or isinstance(shift, TokenLeaf):
             return True
         if isinstance(shift, Terminal):
-            return self._leaf_exists(dfa_leaf(shift.dfa))
+            return self._leaf_exists(shift.leaf())
         return Costs(space.leaf_exists).state(shift) < UNREACHABLE
 
     def _leaf_exists(self, leaf: Leaf) -> bool:
@@ -118,6 +122,13 @@ class GrammarLowerer:
         return self._lower_schema(json.loads(json_text))
 
     def _nested(self, grammar: Grammar) -> tuple[RuleState, bool]:
+        for rule in grammar.rules.values():
+            if rule.options.is_captured:
+                raise grammar.source.unsupported(
+                    "a capture inside an embedded grammar; capture the rule that embeds it",
+                    rule.at,
+                    "capture",
+                )
         parser = self._parser(grammar)
         return parser.start(may_end=False), parser.network.is_nullable
 

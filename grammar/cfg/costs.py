@@ -10,7 +10,7 @@ from umbel.grammar.cfg.assemble import Network
 from umbel.grammar.cfg.network import Counter
 from umbel.grammar.cfg.tables import Tables
 from umbel.grammar.cfg.terminals import Terminal
-from umbel.grammar.pushdown.leaves import TokenLeaf, dfa_leaf
+from umbel.grammar.pushdown.leaves import TokenLeaf
 from umbel.grammar.pushdown.rules import UNREACHABLE, Measure, RuleState
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Costs:
 
     def _of_shift(self, shift: object, measure: Measure) -> int:
         if isinstance(shift, Terminal):
-            return measure.leaf(dfa_leaf(shift.dfa))
+            return measure.leaf(shift.leaf())
         if isinstance(shift, TokenLeaf):
             return measure.leaf(shift)
         assert isinstance(shift, RuleState)

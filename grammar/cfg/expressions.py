@@ -127,6 +127,20 @@ class Not:
     at: int = field(default=0, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One terminal out of the body of a rule with options: `item`, then `ending`.
+
+    is_lazy: its shortest match ends it. max_tokens: how many tokens may write it.
+    """
+
+    item: "Expression"
+    ending: "Expression | None"
+    is_lazy: bool
+    max_tokens: int | None
+    at: int = field(default=0, compare=False)
+
+
 Expression = (
     Literal
     | Regex
@@ -142,16 +156,32 @@ Expression = (
     | Repeat
     | Both
     | Not
+    | Whole
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What stands in brackets behind a rule's name, as far as it changes the language."""
+    """What stands in brackets behind a rule's name.
+
+    ending: the text or terminal at which the rule ends (`suffix`, `stop`). capture, ending_capture:
+    names for the rule's text without its ending, and for the ending.
+    """
 
     lazy: bool = False
-    suffix: Expression | None = None
+    ending: Expression | None = None
     max_tokens: int | None = None
+    capture: str | None = None
+    ending_capture: str | None = None
+
+    @property
+    def make_terminal(self) -> bool:
+        """Whether the rule is read as one terminal."""
+        return self.lazy or self.max_tokens is not None
+
+    @property
+    def is_captured(self) -> bool:
+        return self.capture is not None or self.ending_capture is not None
 
 
 @dataclass(frozen=True, slots=True)

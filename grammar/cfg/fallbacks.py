@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from umbel.grammar.cfg.first_bytes import first_bytes, live_bytes
 from umbel.grammar.cfg.lexer import Lexeme, starting_at
-from umbel.grammar.pushdown.leaves import DfaLeaf, Leaf, LiteralLeaf, literal_leaf
+from umbel.grammar.pushdown.leaves import BoundedLeaf, DfaLeaf, Leaf, LiteralLeaf, literal_leaf
 from umbel.grammar.pushdown.rules import Expansion, Head, RuleState, Sequence
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def kept_fallbacks(state: "ParserState", lexeme: Lexeme) -> dict[int, Sequence]:
 def found_behind(state: "ParserState", text: bytes) -> Sequence | None:
     """See `ParserState.behind`."""
     for lexeme in state.view.lexer:
-        if lexeme.first >> text[0] & 1:
+        if lexeme.first >> text[0] & 1 and lexeme.bounded is None:
             break
     else:
         return None
@@ -142,6 +142,9 @@ class Restricted(RuleState):
 def _leaf_without_first(leaf: Leaf, taken: int) -> Leaf | None:
     if isinstance(leaf, DfaLeaf):
         return starting_at(leaf, 0, taken)
+    if isinstance(leaf, BoundedLeaf):
+        base = starting_at(leaf.base, 0, taken)
+        return None if base is None else BoundedLeaf(base, leaf.max_tokens)
     if isinstance(leaf, LiteralLeaf):
         kept = [(text, tag) for text, tag in leaf.literals if not taken >> text[0] & 1]
         return literal_leaf(kept) if kept else None

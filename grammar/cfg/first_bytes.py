@@ -7,6 +7,7 @@ import numpy as np
 from umbel.grammar.automaton import ByteDfa
 from umbel.grammar.pushdown.leaves import (
     NO_TAG,
+    BoundedLeaf,
     CountedLeaf,
     DfaLeaf,
     Leaf,
@@ -49,7 +50,7 @@ def _first_of_leaf(leaf: Leaf) -> int:
             return live_bytes(leaf.dfa, 0)
         case OverrideLeaf():
             return _first_of_leaf(leaf.base) | _first_of_literals(leaf.literals)
-        case CountedLeaf():
+        case CountedLeaf() | BoundedLeaf():
             return _first_of_leaf(leaf.base)
         case LiteralLeaf():
             return _first_of_literals(leaf.literals)

@@ -20,6 +20,7 @@ from umbel.grammar.interrupt import check_interrupt
 from umbel.grammar.limits import Limits
 from umbel.grammar.pushdown.leaves import (
     NO_TAG,
+    BoundedLeaf,
     DfaLeaf,
     Leaf,
     dfa_leaf,
@@ -55,12 +56,15 @@ class Lexeme:
     literals: list[tuple[bytes, int]] | None = None
     fallbacks: Fallbacks = field(default_factory=dict)
     base: DfaLeaf | None = None  # of the pattern that most texts are read as, see `DfaLeaf`
+    bounded: BoundedLeaf | None = None  # the leaf itself, of a terminal with max_tokens
     _leaves: dict[tuple[bool, tuple[int, ...]], Leaf] = field(default_factory=dict)
 
     def leaf(self, *, greedy: bool, kept: tuple[int, ...] = ()) -> Leaf:
         """kept: the tags of fallbacks that lead somewhere; the others must not be in the leaf. They
         are numbered anew, behind the meanings.
         """
+        if self.bounded is not None:
+            return self.bounded
         greedy = greedy and self.literals is None
         found = self._leaves.get((greedy, kept))
         if found is None:
@@ -95,7 +99,7 @@ class Lexicon:
 
     def lexer(self, possible: Terminals) -> tuple[Lexeme, ...]:
         """The leaves for a set of terminals. Their languages share no first byte, unless
-        scannerless.
+        scannerless; those with max_tokens stand apart.
         """
         found = self._lexers.get(possible)
         if found is None:
@@ -113,7 +117,8 @@ class Lexicon:
 
     def _grouped(self, possible: Terminals) -> tuple[Lexeme, ...]:
         groups: list[tuple[set[int], int]] = []
-        for number in sorted(possible):
+        bounded = {n for n in possible if self.terminals[n].max_tokens is not None}
+        for number in sorted(possible - bounded):
             members, first = {number}, self.first[number]
             rest = []
             for group in groups:
@@ -134,7 +139,19 @@ class Lexicon:
                 lexemes.append(self._lexeme(frozenset(members).union(*extra)))
         if single:
             lexemes.append(self._literals(frozenset(single)))
-        return tuple(lexemes)
+        return (*lexemes, *map(self._bounded, sorted(bounded)))
+
+    def _bounded(self, number: int) -> Lexeme:
+        members = frozenset((number,))
+        found = self._lexemes.get(members)
+        if found is None:
+            terminal = self.terminals[number]
+            leaf = terminal.leaf()
+            assert isinstance(leaf, BoundedLeaf)
+            found = self._lexemes[members] = Lexeme(
+                [members], [set()], self.first[number], terminal.dfa, [], bounded=leaf
+            )
+        return found
 
     def _inside(self, number: int) -> Terminals:
         """The fixed texts that are also texts of a pattern, and never end it early."""
@@ -147,6 +164,7 @@ class Lexicon:
                     other
                     for other, fixed in self.terminals.items()
                     if fixed.is_fixed
+                    and fixed.max_tokens is None
                     and fixed.priority == terminal.priority
                     and not fixed.is_lazy
                     and is_part(fixed.dfa, terminal.dfa)

@@ -10,6 +10,7 @@ each other (see `recursion`).
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from umbel.grammar.automaton import ByteDfa
 from umbel.grammar.interrupt import check_interrupt
 
 Edge = tuple[int, int]  # (symbol, target)
@@ -47,6 +48,18 @@ class Draft:
         self.edges.append([])
         self.skips.append([])
         return len(self.edges) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedRule:
+    """A rule whose text is given by name. body, ending: the automata of its two parts, if it has an
+    ending of its own; ending_name: the name of what that one has read.
+    """
+
+    name: str | None
+    ending_name: str | None
+    body: ByteDfa | None
+    ending: ByteDfa | None
 
 
 def nullable_rules(drafts: list[Draft | Counter]) -> set[int]:

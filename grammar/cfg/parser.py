@@ -115,7 +115,7 @@ class Parser:
 
     def is_varying(self, lexeme: Lexeme) -> bool:
         """Whether the lexeme's leaf depends on what follows it."""
-        if self.network.scannerless or lexeme.literals is not None:
+        if self.network.scannerless or lexeme.literals is not None or lexeme.bounded is not None:
             return False
         return bool(lexeme.fallbacks or self.doubtful_tags(lexeme))
 

@@ -8,7 +8,7 @@ Imported terminals, templates and options are resolved or refused here; names ar
 import json
 import string
 from json import JSONDecodeError
-from typing import Any, NoReturn
+from typing import Any
 
 from umbel.grammar.cfg.common_terminals import COMMON
 from umbel.grammar.cfg.expressions import (
@@ -30,6 +30,7 @@ from umbel.grammar.cfg.expressions import (
     Special,
     Substring,
 )
+from umbel.grammar.cfg.rule_options import read_options
 from umbel.grammar.cfg.source import Source
 from umbel.grammar.cfg.tokens import Token, Tokens
 from umbel.grammar.limits import Limits
@@ -82,7 +83,9 @@ class _Reader:
         token = tokens.take()
         name = token.text.lstrip("?!")
         params = self._params()
-        options, suffix_at = self._options() if tokens.peek().kind == "[" else (Options(), 0)
+        options, options_at = Options(), 0
+        if tokens.peek().kind == "[":
+            options, options_at = read_options(tokens, self._atom, name)
         priority = 0
         if tokens.take_if("."):
             priority = int(tokens.expect("number", "a priority").text)
@@ -91,7 +94,7 @@ class _Reader:
         is_terminal = is_terminal_name(name)
         if is_terminal and options != Options():
             message = "options in brackets belong to rules (lower case), not to terminals"
-            raise self.source.unsupported(message, suffix_at, "options")
+            raise self.source.unsupported(message, options_at, "options")
         table = grammar.terminals if is_terminal else grammar.rules
         if name in table and not override:
             raise self.source.error(f"{name} is defined twice", token.at)
@@ -106,40 +109,6 @@ class _Reader:
             names.append(tokens.expect("name", "a parameter").text)
         tokens.expect("}", "',' or '}'")
         return tuple(names)
-
-    def _options(self) -> tuple[Options, int]:
-        tokens = self.tokens
-        at = tokens.expect("[", "'['").at
-        lazy, suffix, max_tokens = False, None, None
-        while not tokens.take_if("]"):
-            name = tokens.expect("name", "the name of an option")
-            value: Expression | int | None = None
-            if tokens.take_if("="):
-                number = tokens.take_if("number")
-                value = int(number.text) if number else self._atom()
-            if name.text == "lazy" and value is None:
-                lazy = True
-            elif name.text == "suffix" and value is not None and not isinstance(value, int):
-                lazy, suffix = True, value
-            elif name.text == "max_tokens" and isinstance(value, int) and value > 0:
-                max_tokens = value
-            else:
-                self._refuse_option(name)
-            if tokens.peek().kind != "]":
-                tokens.expect(",", "',' or ']'")
-        return Options(lazy=lazy, suffix=suffix, max_tokens=max_tokens), at
-
-    def _refuse_option(self, name: Token) -> NoReturn:
-        reasons = {
-            "capture": "asks for a part of the text by name, which no result holds; leave it out "
-            "and take the part from the output",
-            "stop": "hides text that the model has written; use suffix=..., which keeps it",
-            "stop_capture": "belongs to stop=..., which is not supported; use suffix=...",
-            "temperature": "is a sampling parameter; set it for the whole request",
-        }
-        known = "lazy, suffix=..., max_tokens=N"
-        reason = reasons.get(name.text, f"is not known in this form; known are {known}")
-        raise self.source.unsupported(f"option {name.text} {reason}", name.at, name.text)
 
     def _directive(self, grammar: Grammar) -> None:
         token = self.tokens.take()

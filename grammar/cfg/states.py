@@ -83,7 +83,10 @@ class ParserState(RuleState):
                 targets: tuple[Target, ...] = (*view.shifts_of(lexeme), *kept.values())
                 (joined if greedy else apart).append((leaf, targets))
             plans = [*self.parser.joined(joined), *apart]
-        return [Head(leaf, partial(self._follow, targets), is_sure=True) for leaf, targets in plans]
+        return [
+            Head(leaf, partial(self._follow, targets), is_sure=True)
+            for leaf, targets in (*plans, *view.apart)
+        ]
 
     def _token_heads(self) -> list[Head]:
         heads = []

@@ -27,9 +27,11 @@ from umbel.grammar.cfg.expressions import (
     Sequence,
     Special,
     Substring,
+    Whole,
 )
 from umbel.grammar.errors import GrammarError, UnsupportedGrammar
 from umbel.grammar.limits import Limits
+from umbel.grammar.pushdown.leaves import BoundedLeaf, DfaLeaf, dfa_leaf
 from umbel.grammar.regex import chardfa, charset, syntax
 from umbel.grammar.regex.chardfa import determinize
 from umbel.grammar.regex.parser import parse_regex
@@ -45,7 +47,8 @@ class Terminal:
     """A non-empty regular language of non-empty texts.
 
     is_fixed: written as a string, and not as a pattern. literal: its text, if case matters.
-    is_lazy: the shortest match ends it. name: for messages.
+    is_lazy: the shortest match ends it. name: for messages. max_tokens: see `BoundedLeaf`; such a
+    terminal is read apart from the others, and every way to cut it counts.
     """
 
     name: str
@@ -54,10 +57,18 @@ class Terminal:
     is_fixed: bool
     priority: int
     is_lazy: bool
+    max_tokens: int | None = None
 
     @property
     def rank(self) -> tuple[int, bool]:
         return self.priority, self.is_fixed
+
+    def leaf(self) -> DfaLeaf | BoundedLeaf:
+        """Its language as a leaf that is not greedy."""
+        if self.max_tokens is None:
+            return dfa_leaf(self.dfa)
+        dfa = shortest_matches(self.dfa) if self.is_lazy else self.dfa
+        return BoundedLeaf(dfa_leaf(dfa), self.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +92,14 @@ class TerminalReader:
         self._automata: dict[Node, tuple[ByteDfa | None, bool]] = {}
         self._fixed: dict[bytes, ByteDfa] = {}
 
-    def read(self, expression: Expression, *, priority: int = 0, is_lazy: bool = False) -> Reading:
+    def read(
+        self,
+        expression: Expression,
+        *,
+        priority: int = 0,
+        is_lazy: bool = False,
+        max_tokens: int | None = None,
+    ) -> Reading:
         """Raises `GrammarError` and `UnsupportedGrammar` with the place in the grammar's text."""
         name = expression.name if isinstance(expression, Ref) else ""
         if isinstance(expression, Ref) and expression.name in self.grammar.terminals:
@@ -92,7 +110,8 @@ class TerminalReader:
         if written is not None and written.text and not written.ignore_case:
             text = written.text.encode()
             found = self._fixed.setdefault(text, literal_dfa(text))
-            fixed = Terminal(name or repr(written.text), found, text, True, priority, is_lazy)
+            shown = name or repr(written.text)
+            fixed = Terminal(shown, found, text, True, priority, is_lazy, max_tokens)
             return Reading(fixed, False)
         is_lazy = is_lazy or self._is_lazy(expression)
         try:
@@ -104,7 +123,8 @@ class TerminalReader:
         if dfa is None:
             return Reading(None, is_nullable)
         shown = repr(written.text) if written else f"at {expression.at}"
-        terminal = Terminal(name or shown, dfa, None, written is not None, priority, is_lazy)
+        is_fixed = written is not None
+        terminal = Terminal(name or shown, dfa, None, is_fixed, priority, is_lazy, max_tokens)
         return Reading(terminal, is_nullable)
 
     def _automaton(self, node: Node) -> tuple[ByteDfa | None, bool]:
@@ -155,7 +175,7 @@ class TerminalReader:
                 return chardfa.to_tree(chardfa.difference(whole, inner_dfa, self.limits))
             case Ref():
                 return self._named_node(expression)
-            case Special() | Schema() | Nested() | Named():
+            case Special() | Schema() | Nested() | Named() | Whole():
                 kind = type(expression).__name__.lower()
                 raise source.unsupported(
                     f"a {kind} cannot be part of a terminal; use it in a rule (lower case)",
@@ -303,6 +323,13 @@ def _compiled(node: Node, limits: Limits) -> tuple[ByteDfa | None, bool]:
         return None, False
     dfa = minimize(to_bytes(characters, limits))
     return _without_empty(dfa), bool(dfa.accepting[0])
+
+
+def shortest_matches(dfa: ByteDfa) -> ByteDfa:
+    """The texts no beginning of which is one."""
+    table = dfa.table.copy()
+    table[dfa.accepting] = dfa.dead
+    return minimize(ByteDfa(dfa.byte_class, table, dfa.accepting))
 
 
 def literal_dfa(text: bytes) -> ByteDfa:

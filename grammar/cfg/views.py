@@ -18,14 +18,15 @@ class View:
     """Shared by all parser states whose stacks have the same network states on top.
 
     possible: all shifts. terminals, tokens, grammars: by kind. lexer: the terminals as lexemes. Of
-    these, `varying` have leaves that depend on what follows, and `plans` has the leaves of the
-    others. first: the bytes that may come next, as a bit set; first_in_lexer: without embedded
-    grammars.
+    these, `varying` have leaves that depend on what follows, `apart` has the leaves of those with
+    max_tokens, and `plans` the leaves of the others. first: the bytes that may come next, as a bit
+    set; first_in_lexer: without embedded grammars.
     """
 
     __slots__ = (
         "_meant",
         "_parser",
+        "apart",
         "first",
         "first_in_lexer",
         "grammars",
@@ -58,9 +59,14 @@ class View:
             self.first |= parser.first_of_grammar(number)
         self.varying = [lexeme for lexeme in self.lexer if parser.is_varying(lexeme)]
         self.plans = self._plans()
+        self.apart: list[Plan] = [
+            (lexeme.bounded, self.shifts_of(lexeme))
+            for lexeme in self.lexer
+            if lexeme.bounded is not None
+        ]
 
     def _plans(self) -> list[Plan]:
-        plain = [lexeme for lexeme in self.lexer if lexeme not in self.varying]
+        plain = [x for x in self.lexer if x not in self.varying and x.bounded is None]
         scannerless = self._parser.network.scannerless
         plans: list[Plan] = [
             (lexeme.leaf(greedy=not scannerless), self.shifts_of(lexeme)) for lexeme in plain

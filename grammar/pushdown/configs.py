@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 
 from umbel.grammar.errors import UnsupportedGrammar
+from umbel.grammar.pushdown.bounded_reader import BoundedReader
 from umbel.grammar.pushdown.reading import DEAD, Mask
 from umbel.grammar.pushdown.rules import UNREACHABLE, RuleState
 from umbel.grammar.pushdown.space import ReadingSpace
@@ -97,8 +98,12 @@ class Configs:
         can_end = False
         for thread in threads:
             reader, state, follow = thread
-            if between_tokens and reader.has_gaps and not reader.is_live(state):
-                continue
+            if between_tokens and reader.has_gaps:
+                if not reader.is_live(state):
+                    continue
+                if isinstance(reader, BoundedReader):
+                    state = reader.after_token(state)
+                    thread = (reader, state, follow)
             tag = reader.tag(state)
             if tag >= 0:
                 stack = follow[tag]

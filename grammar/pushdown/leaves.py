@@ -226,6 +226,24 @@ class LexerLeaf(Leaf):
 
 
 @dataclass(frozen=True, eq=False)
+class BoundedLeaf(Leaf):
+    """The texts of `base` of which at most `max_tokens` tokens (>= 1) hold a byte.
+
+    A token that also holds what stands before or behind the text counts, too. A token may end
+    inside the text only where further tokens that end inside or with it, no more than are left,
+    complete it. base has the one tag 0, is not greedy, and does not accept the empty text.
+    """
+
+    base: DfaLeaf
+    max_tokens: int
+    num_tags: int = field(default=1, init=False)
+
+    @cached_property
+    def key(self) -> bytes:  # type: ignore[override]
+        return _digest([b"bounded", self.base.key, str(self.max_tokens).encode()])
+
+
+@dataclass(frozen=True, eq=False)
 class TokenLeaf(Leaf):
     """One token out of a set of ids, read as a whole: how a grammar names special tokens. Its tag
     is 0.

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from umbel.grammar.pushdown.bounded_reader import BoundedReader
 from umbel.grammar.pushdown.counted_reader import CountedBase, CountedReader
 from umbel.grammar.pushdown.dfa_reader import DfaReader
 from umbel.grammar.pushdown.end_sets import EndSets
 from umbel.grammar.pushdown.leaves import (
+    BoundedLeaf,
     CountedLeaf,
     DfaLeaf,
     Leaf,
@@ -103,6 +105,10 @@ class ReadingSpace(ResidualSpace):
                 return CountedReader(leaf, self._counted_base(leaf))
             case LexerLeaf():
                 return LexerReader(leaf, [self.reader(member) for member in leaf.leaves])
+            case BoundedLeaf():
+                base = self.reader(leaf.base)
+                assert isinstance(base, DfaReader)
+                return BoundedReader(leaf, base, self.vocabulary)
             case TokenLeaf():
                 return TokenReader(leaf, self.vocabulary)
         raise AssertionError(f"no reader for {type(leaf).__name__}")

@@ -12,7 +12,7 @@ from umbel.frontend_dsl import Program, totals
 from umbel.runtime.engine import Engine
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PROGRAM_FILES = ("agent", "classify", "extract", "tree_of_thought")
+PROGRAM_FILES = ("agent", "classify", "extract", "parts", "tree_of_thought")
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,21 @@ def test_extraction_gives_typed_values_that_stand_in_the_text(engine: Engine) ->
         assert order.customer in text
         assert str(order.quantity) in text
         assert state.meta("order").usage.num_forced_tokens > 0
+
+
+def test_the_parts_of_an_output_come_back_by_name(engine: Engine) -> None:
+    example = _load("parts")
+
+    states = example.answer.run_batch(engine, [{"question": q} for q in example.QUESTIONS])
+
+    for state in states:
+        record = state.meta("reply")
+        (thought,) = record.captures["thought"]
+        (answer,) = record.captures["answer"]
+        assert record.text == f"Thought: {thought.text}\nAnswer: {answer.text}"
+        assert record.text[thought.start : thought.end] == thought.text
+        assert len(engine.encode(f" {thought.text}\n")) <= 41  # it shares a token with each side
+        assert state.result == answer.text
 
 
 def test_classification_is_mostly_right_and_computes_the_examples_once(engine: Engine) -> None:
