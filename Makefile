@@ -38,6 +38,7 @@ $(STAMP):
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps $(APART)
 	$(BIN)/python -m umbel.kernels.native
+	$(BIN)/python -m compileall -q frontend_dsl runtime radix_cache grammar kernels src
 	rm -f $(VENV)/.ready-*
 	touch $@
 

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -134,17 +135,22 @@ def load_parts(config: EngineConfig) -> EngineParts:
         loaded = load_on_device(config, source, device)
         return device_parts(config, source, loaded, gauge_device=gauge_device(config, device))
     dtype = _DTYPES[config.dtype]
-    model = load_model(
-        source,
-        dtype=dtype,
-        load_format=config.load_format,
-        seed=config.seed,
-        quantize=config.quantize,
-    )
-    num_blocks = config.num_blocks or _num_blocks(config, model.config, dtype)
-    runner = ModelRunner(model, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype)
+    # The tokenizer meanwhile: what takes long with weights is done without the interpreter's lock.
+    with ThreadPoolExecutor(1, thread_name_prefix="umbel-tokenizer") as executor:
+        tokenizer = executor.submit(load_tokenizer, source)
+        model = load_model(
+            source,
+            dtype=dtype,
+            load_format=config.load_format,
+            seed=config.seed,
+            quantize=config.quantize,
+        )
+        num_blocks = config.num_blocks or _num_blocks(config, model.config, dtype)
+        runner = ModelRunner(
+            model, num_blocks=num_blocks, block_size=config.block_size, dtype=dtype
+        )
     sampler = Sampler(model.config.vocab_size)
-    return _assemble(config, source, model, runner, sampler, num_blocks)
+    return _assemble(config, source, tokenizer.result(), model, runner, sampler, num_blocks)
 
 
 def _num_blocks(config: EngineConfig, model: "ModelConfig", dtype: torch.dtype) -> int:
@@ -170,20 +176,21 @@ def device_parts(
 ) -> EngineParts:
     """The parts of an engine over a model that was loaded to a device."""
     parts = _assemble(
-        config, source, loaded.decoder, loaded.runner, loaded.sampler, loaded.num_blocks
-    )
+        config, source, load_tokenizer(source), loaded.decoder, loaded.runner, loaded.sampler,
+        loaded.num_blocks,
+    )  # fmt: skip
     return replace(parts, close_runner=loaded.close, gauge_device=gauge_device)
 
 
 def _assemble(
     config: EngineConfig,
     source: ModelSource,
+    tokenizer: Tokenizer,
     model: "Decoder | DeviceDecoder",
     runner: Runner,
     sampler: StepSampler,
     num_blocks: int,
 ) -> EngineParts:
-    tokenizer = load_tokenizer(source)
     vocabulary = make_vocabulary(tokenizer, model.config.vocab_size)
     parts = EngineParts(
         runner=runner,

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -98,32 +97,27 @@ def _pack_halves(weight: Tensor) -> tuple[Tensor, float]:
 
 def _pack_4bit_pairs(codes: Tensor) -> Tensor:
     """[O, I] of 0..15 -> panels: words of four codes, whose inputs are two apart."""
-    outputs, inputs = codes.shape
-    parts = codes.numpy().reshape(outputs // LANES, LANES, inputs // GROUP, 4, 4, 2)
-    parts = parts.transpose(0, 2, 3, 1, 5, 4)  # panel, group, vector, output, input of pair, nibble
-    return _join_nibbles(parts)
+    octets = _join_nibbles(codes, torch.int16).view(-1, LANES, codes.shape[1] // GROUP, 4, 2, 2)
+    return octets.permute(0, 2, 3, 1, 5, 4)  # panel, group, vector, output, input of pair, octet
 
 
 def _pack_words(codes: Tensor) -> Tensor:
     """[O, I] of 0..15 -> panels: words of eight codes, whose inputs are four apart."""
-    outputs, inputs = codes.shape
-    parts = codes.numpy().reshape(outputs // LANES, LANES, inputs // GROUP, 8, 4)
-    return _join_nibbles(parts.transpose(0, 2, 4, 1, 3))  # panel, group, word, output, nibble
+    octets = _join_nibbles(codes, torch.int32).view(-1, LANES, codes.shape[1] // GROUP, 4, 4)
+    return octets.permute(0, 2, 4, 1, 3)  # panel, group, word, output, octet
 
 
 def _pack_quads(codes: Tensor) -> Tensor:
     """[O, I] of 0..15 -> panels: four inputs of each output, and in the upper nibbles the next."""
-    outputs, inputs = codes.shape
-    parts = codes.numpy().reshape(outputs // LANES, LANES, inputs // 8, 2, 4)
-    return _join_nibbles(parts.transpose(0, 2, 1, 4, 3))  # panel, eight inputs, output, input
+    octets = _join_nibbles(codes, torch.int32).view(-1, LANES, codes.shape[1] // 8, 4)
+    return octets.permute(0, 2, 1, 3)  # panel, eight inputs, output, input
 
 
-def _join_nibbles(nibbles: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]") -> Tensor:
-    """[..., 2 n] of 0..15 -> [..., n] bytes, the lower nibble first."""
-    octets = np.empty((*nibbles.shape[:-1], nibbles.shape[-1] // 2), np.uint8)
-    octets[...] = nibbles[..., 0::2]
-    octets |= nibbles[..., 1::2] << 4
-    return torch.from_numpy(octets)
+def _join_nibbles(codes: Tensor, word: torch.dtype) -> Tensor:
+    """[O, I] of 0..15 -> [O, I / 2] bytes: the codes of one word, and above them the next word's.
+    Words, not bytes: with steps of this size both reading and writing are vectors."""
+    pairs = codes.view(word).view(len(codes), -1, 2)
+    return (pairs[..., 0] | pairs[..., 1] << 4).view(torch.uint8)
 
 
 def _pack_8bit_pairs(codes: Tensor) -> Tensor:

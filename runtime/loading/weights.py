@@ -182,6 +182,9 @@ class GGUFReader:
         self.shapes = {name: file.tensors[stored].shape for name, stored in self._stored.items()}
 
     def load(self, name: str, dtype: torch.dtype) -> Tensor:
+        grouped = self.load_grouped(name)
+        if grouped is not None:  # the same numbers, on all cores
+            return grouped.dequantized().to(dtype)
         tensor = torch.from_numpy(self._file.load(self._stored[name]))
         num_heads = self._num_interleaved_heads(name)
         if num_heads is not None:
