@@ -3,8 +3,9 @@
 A task is a tile of query rows of one KV head over one list of slot ranges. It walks the keys in
 blocks: packs a block once for all its rows, then scores, softens and mixes (online softmax in
 float32, weights rounded to bfloat16). Where the processor multiplies halves, tasks with many
-queries do so: to scale and convert a block costs as much as a few queries. Twin: the torch
-implementation in `umbel.kernels.attention`.
+queries do so: to scale and convert a block costs as much as a few queries. Where it does not
+even multiply bfloat16, blocks are not packed: everything is float32, the weights too. Twin: the
+torch implementation in `umbel.kernels.attention`.
 """
 
 import ctypes
@@ -31,6 +32,13 @@ from umbel.kernels.native.attention_code import (
     score_tile_8,
     soften,
 )  # fmt: skip
+from umbel.kernels.native.float_attention_code import (
+    MAX_QUERIES,
+    mix_floats,
+    score_floats,
+    soften_to_floats,
+    widen,
+)
 from umbel.kernels.native.half_attention_code import (
     half_mix_1,
     half_mix_2,
@@ -58,8 +66,9 @@ from umbel.kernels.native.threads import has_bfloats, has_halves, keeps_code
 _BLOCK = 128  # keys packed at a time: 16 KiB of keys and as much of values for heads of 64
 TASK_FIELDS, ROW_FIELDS = 5, 4  # see `TaskLists`
 _MIN_HALF_QUERIES = 8  # of a task that is computed in half precision
-_HAS_HALVES = has_halves()  # a constant of the compiled code, which has nothing for others
-_MAX_TILE = 8 if has_bfloats() else 4  # queries whose sums the registers hold
+# Constants of the compiled code, which has nothing for others.
+_HAS_HALVES, _IN_FLOATS = has_halves(), not has_bfloats()
+_MAX_TILE = 8  # queries whose sums the registers hold
 
 
 @njit
@@ -176,6 +185,8 @@ def _soften_row(scores, weights, num_vectors, scale, sums, num_sums, top, total,
             total *= factor
             scale_floats(sums, num_sums, factor, sums)
         top = best
+    if _IN_FLOATS:
+        return top, total + soften_to_floats(scores, num_vectors, scale, top, weights)
     if _HAS_HALVES and is_half:
         return top, total + soften_to_halves(scores, num_vectors, scale, top, weights)
     return top, total + soften(scores, num_vectors, scale, top, weights)
@@ -198,6 +209,53 @@ def _store_results(
         carray(float32_pointer(lse + 4 * index), 1)[0] = (
             tops[query] * scale + np.log(total) if sees else -np.inf
         )
+
+
+@njit
+def _soften_tile(
+    rows, group, first, num_tiled, head_dim, base, count, scale, scores, weights, sums, tops,
+    totals, is_half,
+):  # fmt: skip
+    """Weights of `num_tiled` queries from the `first` on; nothing for keys that they do not see."""
+    num_vectors, weight_bytes = (count + 15) // 16, 4 if _IN_FLOATS else 2
+    for i in range(num_tiled):
+        query = first + i
+        row = ROW_FIELDS * (query // group)
+        scores_at, weights_at = scores + 4 * i * _BLOCK, weights + weight_bytes * i * _BLOCK
+        view = carray(float32_pointer(scores_at), _BLOCK)
+        if _hide(view, base, count, 16 * num_vectors, rows[row + 1], rows[row + 2]):
+            tops[query], totals[query] = _soften_row(
+                scores_at, weights_at, num_vectors, scale, sums + 4 * query * head_dim,
+                head_dim // 16, tops[query], totals[query], is_half,
+            )  # fmt: skip
+        else:
+            num_words = weight_bytes // 2 * 16 * num_vectors
+            carray(uint16_pointer(weights_at), num_words)[:] = 0
+
+
+@njit
+def _add_floats(
+    rows, group, num_queries, q_floats, head_dim, base, count, scale, keys, values, offsets, scores,
+    sums, tops, totals,
+):  # fmt: skip
+    """All queries of a task with the keys at `offsets`, in float32."""
+    # Where the next keys are, if slots follow each other. Anything may be asked for.
+    num_parts, query, next_block = head_dim // 32, 0, 2 * head_dim * _BLOCK
+    while query < num_queries:
+        num_tiled = min(MAX_QUERIES, num_queries - query)
+        score_floats(
+            num_tiled, q_floats + 4 * query * head_dim, 4 * head_dim, keys, offsets,
+            (count + 3) // 4, num_parts, scores, 4 * _BLOCK, values,
+        )  # fmt: skip
+        _soften_tile(
+            rows, group, query, num_tiled, head_dim, base, count, scale, scores, scores, sums, tops,
+            totals, False,
+        )  # fmt: skip
+        mix_floats(
+            num_tiled, scores, 4 * _BLOCK, values, offsets, count, num_parts,
+            sums + 4 * query * head_dim, 4 * head_dim, keys + next_block,
+        )  # fmt: skip
+        query += num_tiled
 
 
 @njit
@@ -224,17 +282,10 @@ def _add_block(
                     num_tiled, q_at, 2 * head_dim, keys + 32 * i * head_dim, head_dim // 2,
                     scores + 64 * i, 4 * _BLOCK,
                 )  # fmt: skip
-        for i in range(num_tiled):
-            row, place = ROW_FIELDS * ((query + i) // group), query + i
-            scores_at, weights_at = scores + 4 * i * _BLOCK, weights + 2 * i * _BLOCK
-            view = carray(float32_pointer(scores_at), _BLOCK)
-            if _hide(view, base, count, 16 * num_vectors, rows[row + 1], rows[row + 2]):
-                tops[place], totals[place] = _soften_row(
-                    scores_at, weights_at, num_vectors, scale, sums + 4 * place * head_dim,
-                    head_dim // 16, tops[place], totals[place], is_half,
-                )  # fmt: skip
-            else:
-                carray(uint16_pointer(weights_at), _BLOCK)[: 16 * num_vectors] = 0
+        _soften_tile(
+            rows, group, query, num_tiled, head_dim, base, count, scale, scores, weights, sums,
+            tops, totals, is_half,
+        )  # fmt: skip
         sums_at = sums + 4 * query * head_dim
         if _HAS_HALVES and is_half:
             _mix_halves(
@@ -305,12 +356,21 @@ def _attend(args):
         tops[:num_queries] = -np.inf
         totals[:num_queries] = 0
         pool_offset = kv_head * num_slots * slot_bytes
+        if _IN_FLOATS:  # the queries, where others have packed keys
+            widen(q_rows, num_queries * head_dim // 16, keys)
         lowest, stop = _span(ranges, first_range, stop_range, rows, num_rows)
         place[0], place[1] = first_range, 0
         for base in range(0, stop, _BLOCK):
             count = min(_BLOCK, stop - base)
             _fill_offsets(ranges, place, count, slot_bytes, offsets)
             if base + count <= lowest:
+                continue
+            if _IN_FLOATS:
+                _add_floats(
+                    rows, group, num_queries, keys, head_dim, base, count, scale,
+                    k_pool + pool_offset, v_pool + pool_offset, offsets.ctypes.data, scores, sums,
+                    tops, totals,
+                )  # fmt: skip
                 continue
             _pack_block(
                 k_pool + pool_offset, v_pool + pool_offset, offsets, (count + 15) // 16, num_parts,

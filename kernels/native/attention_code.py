@@ -5,7 +5,7 @@ dimensions lie in the lanes, by pairs of keys. Then both products are bfloat16 d
 broadcast pair, without a sum across lanes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -22,7 +22,6 @@ from umbel.kernels.native.simd import (
     Emitter,
     Value,
 )  # fmt: skip
-from umbel.kernels.native.threads import has_bfloats
 
 _PAIRS_AT_ONCE = 4
 
@@ -144,8 +143,7 @@ def _make_mix_tile(num_rows: int) -> Any:
     (p, p_stride, values, num_parts, num_pairs, out, out_stride): p: bfloat16 weights, by pairs of
     keys; values: packed, `num_pairs` pairs of `num_parts` times 32 dimensions; out: float32.
     """
-    # Vectors whose sums are kept at a time: all 32 dimensions of a part, if registers hold them.
-    at_once = 2 if has_bfloats() else 1
+    at_once = 2  # vectors whose sums are kept: all 32 dimensions of a part
 
     def emit_tile(emit: Emitter, args: Sequence[Value]) -> None:
         p, p_stride, values, num_parts, num_pairs, out, out_stride = args
@@ -156,7 +154,7 @@ def _make_mix_tile(num_rows: int) -> Any:
             [cgutils.alloca_once(builder, F32X16) for _ in range(at_once)] for _ in range(num_rows)
         ]
         row_bytes = builder.mul(num_parts, I64(128))
-        with cgutils.for_range(builder, builder.mul(num_parts, I64(2 // at_once))) as part:
+        with cgutils.for_range(builder, num_parts) as part:
             offset = builder.mul(part.index, I64(64 * at_once))
             for row in range(num_rows):
                 for i in range(at_once):
@@ -216,24 +214,34 @@ def highest(typingctx: Any, scores: Any, num_vectors: Any) -> Any:
     return types.float32(types.int64, types.int64), codegen
 
 
-@intrinsic
-def soften(typingctx: Any, scores: Any, num_vectors: Any, scale: Any, top: Any, out: Any) -> Any:
-    """out = exp((scores - top) * scale) in bfloat16; returns the sum, in float32."""
+def make_soften(store: Callable[[Emitter, Value, Value], None], vector_bytes: int) -> Any:
+    """(scores, num_vectors, scale, top, out): out = exp((scores - top) * scale) by `store` (emit,
+    16 weights, address), a vector every `vector_bytes`; returns the sum, in float32."""
 
-    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
-        emit = Emitter(builder)
-        scale, top = emit.splat(args[2]), emit.splat(args[3])
-        total = cgutils.alloca_once_value(builder, emit.zeros())
-        with cgutils.for_range(builder, args[1]) as loop:
-            at = builder.add(args[0], builder.mul(loop.index, I64(64)))
-            x = builder.fsub(emit.load(at, F32X16, align=4), top)
-            weight = emit.exp(builder.fmul(x, scale))
-            builder.store(builder.fadd(builder.load(total), weight), total)
-            emit.store_bfloat(weight, builder.add(args[4], builder.mul(loop.index, I64(32))))
-        return emit.reduce("fadd", builder.load(total))
+    @intrinsic
+    def soften(
+        typingctx: Any, scores: Any, num_vectors: Any, scale: Any, top: Any, out: Any
+    ) -> Any:
+        def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
+            emit = Emitter(builder)
+            scale, top = emit.splat(args[2]), emit.splat(args[3])
+            total = cgutils.alloca_once_value(builder, emit.zeros())
+            with cgutils.for_range(builder, args[1]) as loop:
+                at = builder.add(args[0], builder.mul(loop.index, I64(64)))
+                x = builder.fsub(emit.load(at, F32X16, align=4), top)
+                weight = emit.exp(builder.fmul(x, scale))
+                builder.store(builder.fadd(builder.load(total), weight), total)
+                place = builder.mul(loop.index, I64(vector_bytes))
+                store(emit, weight, builder.add(args[4], place))
+            return emit.reduce("fadd", builder.load(total))
 
-    signature = types.float32(types.int64, types.int64, types.float32, types.float32, types.int64)
-    return signature, codegen
+        of_float = types.float32
+        return of_float(types.int64, types.int64, of_float, of_float, types.int64), codegen
+
+    return soften
+
+
+soften = make_soften(Emitter.store_bfloat, 32)
 
 
 @intrinsic

@@ -11,6 +11,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from umbel.kernels.native.attention_code import make_soften
 from umbel.kernels.native.simd import (
     F16X16,
     F16X32,
@@ -189,24 +190,8 @@ half_score_1, half_score_2, half_score_4, half_score_8 = map(_make_score_tile, (
 half_mix_1, half_mix_2, half_mix_4, half_mix_8 = map(_make_mix_tile, (1, 2, 4, 8))
 
 
-@intrinsic
-def soften_to_halves(
-    typingctx: Any, scores: Any, num_vectors: Any, scale: Any, top: Any, out: Any
-) -> Any:
-    """out = exp((scores - top) * scale) in half precision; returns the sum, in float32."""
+def _store_halves(emit: Emitter, weights: Value, address: Value) -> None:
+    emit.store(emit.builder.fptrunc(weights, F16X16), address, align=2)
 
-    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
-        emit = Emitter(builder)
-        scale, top = emit.splat(args[2]), emit.splat(args[3])
-        total = cgutils.alloca_once_value(builder, emit.zeros())
-        with cgutils.for_range(builder, args[1]) as loop:
-            at = builder.add(args[0], builder.mul(loop.index, I64(64)))
-            x = builder.fsub(emit.load(at, F32X16, align=4), top)
-            weight = emit.exp(builder.fmul(x, scale))
-            builder.store(builder.fadd(builder.load(total), weight), total)
-            place = builder.add(args[4], builder.mul(loop.index, I64(32)))
-            emit.store(builder.fptrunc(weight, F16X16), place, align=2)
-        return emit.reduce("fadd", builder.load(total))
 
-    signature = types.float32(types.int64, types.int64, types.float32, types.float32, types.int64)
-    return signature, codegen
+soften_to_halves = make_soften(_store_halves, 32)

@@ -160,23 +160,10 @@ class Emitter:
         return self.builder.extract_element(vector, I32(0))
 
     def dot_pairs(self, total: Value, weights: Value, pair: Value) -> Value:
-        """total + the product of 16 pairs of bfloat16 with one pair, all given as 32 bits."""
-        pairs = self.splat(pair)
-        if has_bfloats():
-            both = [self.builder.bitcast(bits, BF16X32) for bits in (weights, pairs)]
-            return self.call("llvm.x86.avx512bf16.dpbf16ps.512", F32X16, [total, *both])
-        for part in (self._low_floats, self._high_floats):
-            total = self.fma(part(weights), part(pairs), total)
-        return total
-
-    def _low_floats(self, pairs: Value) -> Value:
-        """The first of each pair of bfloat16 as float32."""
-        bits = self.builder.shl(pairs, ir.Constant(I32X16, [16] * 16))
-        return self.builder.bitcast(bits, F32X16)
-
-    def _high_floats(self, pairs: Value) -> Value:
-        bits = self.builder.and_(pairs, ir.Constant(I32X16, [0xFFFF0000] * 16))
-        return self.builder.bitcast(bits, F32X16)
+        """total + the product of 16 pairs of bfloat16 with one pair, all given as 32 bits; only for
+        processors with bfloat16."""
+        both = [self.builder.bitcast(bits, BF16X32) for bits in (weights, self.splat(pair))]
+        return self.call("llvm.x86.avx512bf16.dpbf16ps.512", F32X16, [total, *both])
 
 
 @intrinsic
