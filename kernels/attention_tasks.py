@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 from umbel.kernels.attention_parts import KeyStretch, QueryRun
 
+# Keys of a task with so few rows that they are one: a lone row's tail would else be a task for each
+# KV head. The borders are positions, so that a row is cut the same whoever is beside it.
+PIECE_KEYS = 1024
 # Query rows of a task, the heads of a GQA group counted apart: keys are packed once for all.
 MAX_TASK_QUERIES = 48
 
@@ -18,9 +21,9 @@ class TaskLists:
     """Tasks [N, 5]: first range, past the last range, KV head, first entry, number of entries.
 
     ranges: [R, 2], slot and length. entries: [M, 4]: row of the step, first key of the stretch that
-    it sees, past the last one, place of its result. The results of the rows' own tails come first,
-    in the order of the rows. table: [T, P], the places of each row's results, -1 for none; None if
-    each row has but one.
+    it sees, past the last one, place of its result. The results of the rows' own tails (their last
+    pieces) come first, in the order of the rows. table: [T, P], the places of each row's results,
+    -1 for none; None if each row has but one.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class TaskLists:
         self._entries: list[Ints] = []
         self._tasks: list[tuple[int, int, int, int]] = []  # ranges, entries; for all heads
         self.num_results = 0
+        shared, tails = self._in_pieces(runs, shared, tails)
         # All tails at once: mostly there are many, of one row each.
         own_positions = np.repeat([tail.position for tail in tails], num_rows)
         own_lengths = np.repeat([tail.num_keys for tail in tails], num_rows)
@@ -59,6 +63,25 @@ class TaskLists:
         self.ranges: Ints = np.array(self._ranges, dtype=np.int64).reshape(-1, 2)
         self.entries: Ints = np.concatenate(self._entries)
         self.tasks: Ints = self._for_all_heads()
+
+    def _in_pieces(
+        self, runs: list[QueryRun], shared: list[KeyStretch], tails: list[KeyStretch]
+    ) -> tuple[list[KeyStretch], list[KeyStretch]]:
+        """The same keys in pieces, where they are many for few rows. What is cut off a tail is a
+        stretch like those that are shared, seen by all rows of its run."""
+        pieces: list[KeyStretch] = []
+        for stretch in shared:
+            num_rows = sum(runs[idx].num_rows for idx in stretch.run_idxs)
+            end = stretch.position + stretch.num_keys
+            pieces += _pieces(stretch, end) if num_rows <= self._entries_per_task else [stretch]
+        lasts: list[KeyStretch] = []
+        for idx, (run, tail) in enumerate(zip(runs, tails, strict=True)):
+            last = tail
+            if run.num_rows <= self._entries_per_task and tail.num_keys > PIECE_KEYS:
+                *before, last = _pieces(tail, run.start)
+                pieces += [KeyStretch(piece.position, piece.ranges, [idx]) for piece in before]
+            lasts.append(last)
+        return pieces, lasts
 
     def _rows_of(self, stretch: KeyStretch, runs: list[QueryRun]) -> Ints:
         firsts = self._first_rows[stretch.run_idxs]
@@ -113,3 +136,19 @@ class TaskLists:
         table[rows[order], column] = num_tails + order
         table[:, -1] = np.arange(num_tails)
         return table
+
+
+def _pieces(stretch: KeyStretch, end: int) -> list[KeyStretch]:
+    """`stretch`, cut at the positions before `end` that divide by `PIECE_KEYS`."""
+    pieces = [KeyStretch(stretch.position, [], stretch.run_idxs)]
+    position = stretch.position
+    for slot, length in stretch.ranges:
+        stop = position + length
+        while position < stop:
+            border = position // PIECE_KEYS * PIECE_KEYS + PIECE_KEYS
+            taken = (min(border, stop) if border < end else stop) - position
+            pieces[-1].ranges.append((slot, taken))
+            position, slot = position + taken, slot + taken
+            if position == border < end:
+                pieces.append(KeyStretch(position, [], stretch.run_idxs))
+    return pieces

@@ -3,14 +3,17 @@
 import math
 import random
 from dataclasses import dataclass, field
+from unittest import mock
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from umbel.kernels import attention_tasks
 from umbel.kernels.attention import AttentionStep, attend_dense, attend_dense_plain, merge_partials
 from umbel.kernels.attention_parts import KeyStretch, QueryRun
+from umbel.kernels.native import threads
 
 
 @dataclass
@@ -235,9 +238,10 @@ def test_bfloat16_stays_within_the_rounding_of_its_values() -> None:
     heads=st.sampled_from([(1, 1), (3, 1), (8, 1), (4, 2)]),
     window=st.sampled_from([None, None, 1, 20, 150]),
     max_range=st.sampled_from([7, 40, 300]),
+    piece_keys=st.sampled_from([7, 32, 1024]),
 )
 def test_random_forests_match_dense_attention(
-    seed: int, heads: tuple[int, int], window: int | None, max_range: int
+    seed: int, heads: tuple[int, int], window: int | None, max_range: int, piece_keys: int
 ) -> None:
     forest, rng = Forest(seed, max_range=max_range), random.Random(seed)
     for _ in range(rng.randint(1, 3)):
@@ -249,7 +253,30 @@ def test_random_forests_match_dense_attention(
         forest.add_family(forest.take(rng.choice([1, 16, 120, 300])), lengths, up)
     forest.add(rng.choice([1, 30, 200]), 1)
 
-    check(forest, make_tensors(forest, *heads), window)
+    with mock.patch.object(attention_tasks, "PIECE_KEYS", piece_keys):
+        check(forest, make_tensors(forest, *heads), window)
+
+
+def test_a_long_row_is_cut_the_same_alone_and_beside_others() -> None:
+    forest = Forest(9, 9000, max_range=500)
+    forest.add(2500, 1)
+    t = make_tensors(forest, 6, 2, 64, torch.bfloat16)
+    alone = forest.step(share=False).attend(t.q, t.k, t.v, scale=t.scale)
+    for length in (3, 1024, 2100):
+        forest.add(length, 1)
+    t.q = torch.cat([t.q, torch.randn(3, 6, 64).bfloat16()])
+    step = forest.step(share=False)
+
+    beside = step.attend(t.q, t.k, t.v, scale=t.scale)
+
+    if threads.is_available():
+        assert torch.equal(beside[:1], alone)
+    lists = step.tasks(None, 3, 2)
+    lengths = [
+        int(lists.ranges[first:stop, 1].sum())
+        for first, stop in lists.tasks[lists.tasks[:, 2] == 0][:, :2]
+    ]
+    assert sorted(lengths) == [3, 52, 452, 1024, 1024, 1024, 1024, 1024]
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
