@@ -48,6 +48,26 @@ class LiteralTrie:
         self._numbers = {(0, len(literals), 0): 0}  # (first literal, end, depth) -> node
         self._ranges = {0: (0, len(literals), 0)}
         self._children: dict[int, dict[int, int]] = {}
+        self._longest: dict[int, int] = {}
+        self._of_tag: dict[int, list[int]] = {}
+
+    def longest_below(self, node: int) -> int:
+        """The most bytes from a node to the end of a literal."""
+        found = self._longest.get(node)
+        if found is None:
+            first, end, depth = self._ranges[node]
+            found = max((len(self.texts[n]) - depth for n in range(first, end)), default=0)
+            self._longest[node] = found
+        return found
+
+    def numbers_of(self, tag: int, node: int) -> list[int]:
+        """The literals with a tag that go through a node: there may be hundreds of tags."""
+        if not self._of_tag:
+            for number, own in enumerate(self.tags):
+                self._of_tag.setdefault(own, []).append(number)
+        numbers = self._of_tag.get(tag, [])
+        first, end, _ = self._ranges[node]
+        return numbers[bisect_left(numbers, first) : bisect_left(numbers, end)]
 
     def ended(self, node: int) -> int | None:
         """The number of the literal that ends at the node."""
@@ -258,9 +278,10 @@ class LiteralReader:
         return best
 
     def bound(self, state: int, tag: int) -> int:
-        numbers, depth = self._members(state)
-        tags, texts = self._trie.tags, self._trie.texts
-        return max((len(texts[n]) - depth for n in numbers if tags[n] == tag), default=0)
+        _, depth = self._trie.members(state)
+        texts = self._trie.texts
+        numbers = self._trie.numbers_of(tag, state)
+        return max((len(texts[n]) - depth for n in numbers if self._chosen >> n & 1), default=0)
 
     def _rest_costs(self, number: int) -> list[int]:
         found = self._costs.get(number)

@@ -189,9 +189,7 @@ class OverrideReader:
         bound, at = 0, self._base_state[state >> 1]
         if at != DEAD and tag in self._base.tags_from(at):
             bound = self._base.bound(at, tag)
-        numbers, depth = self._trie.members(state >> 1)
-        longest = max((len(self._trie.texts[n]) - depth for n in numbers), default=0)
-        return bound + longest
+        return bound + self._trie.longest_below(state >> 1)
 
     def next_bytes(self, state: int) -> Iterable[int]:
         if state & 1:
@@ -231,10 +229,12 @@ class OverrideReader:
     def _node_cost(self, node: int, tag: int) -> int:
         if self._node_tag(node) == tag:
             return 0
-        numbers, depth = self._trie.members(node)
-        tag_of, texts = self._tag_of, self._trie.texts
+        _, depth = self._trie.members(node)
+        texts = self._trie.texts
         literal = (
-            self._vocabulary.fewest_tokens(texts[n][depth:])[0] for n in numbers if tag_of(n) == tag
+            self._vocabulary.fewest_tokens(texts[n][depth:])[0]
+            for n in self._trie.numbers_of(tag, node)
+            if self._chosen >> n & 1
         )
         best = min(literal, default=UNREACHABLE)
         lone = self._vocabulary.lone_bytes

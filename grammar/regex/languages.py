@@ -14,6 +14,7 @@ import numpy.typing as npt
 from umbel.grammar.limits import Limits
 from umbel.grammar.regex import chardfa, syntax
 from umbel.grammar.regex.chardfa import DEAD, CharDfa, determinize
+from umbel.grammar.regex.charset import CharSet
 from umbel.grammar.regex.classes import Dialect
 from umbel.grammar.regex.lookaround import parse_with_lookahead
 from umbel.grammar.regex.parser import parse_regex
@@ -24,6 +25,7 @@ _MAX_MINIMIZED = 4096  # states; larger automata come from counts, which minimiz
 _MAX_ROUNDS = 64
 _MIN_COUNTED = 33  # shorter repetitions are unrolled: their automata are small
 _UNLIMITED = 2**40
+_MAX_EXAMPLES = 32  # characters tried of each class
 
 ANY_TEXT = determinize(syntax.repeat(ANY_CHAR, 0, None), Limits())
 
@@ -210,10 +212,10 @@ def _skip_to(
 
 
 def some_texts(dfa: CharDfa, limit: int) -> list[str]:
-    """Up to `limit` texts of the language, the shortest first; one character stands for each of a
-    class.
+    """Up to `limit` texts of the language, the shortest first; a few characters, printable ones if
+    there are any, stand for each class.
     """
-    firsts = [members[0][0] for members in dfa.partition.members()]
+    chars = [_examples(members, limit) for members in dfa.partition.members()]
     rows, accepting = dfa.table.tolist(), dfa.accepting.tolist()
     level: list[tuple[str, int]] = [("", 0)]
     found: list[str] = []
@@ -222,13 +224,22 @@ def some_texts(dfa: CharDfa, limit: int) -> list[str]:
         if len(found) >= limit or not level:
             break
         following = [
-            (text + chr(firsts[class_id]), target)
+            (text + char, target)
             for text, state in level
             for class_id, target in enumerate(rows[state])
             if target != DEAD
+            for char in chars[class_id]
         ]
         level = following[: 4 * limit] if len(found) else _by_state(following, limit)
     return found[:limit]
+
+
+def _examples(members: CharSet, limit: int) -> str:
+    """Characters of a class: letters first, and mostly none that JSON has to escape."""
+    plain = [chr(c) for low, high in members for c in range(max(low, 0x20), min(high, 0x7E) + 1)]
+    plain = [char for char in plain if char not in '"\\']
+    plain.sort(key=lambda char: not char.isalpha())
+    return "".join(plain[: min(limit, _MAX_EXAMPLES)]) or chr(members[0][0])
 
 
 def _by_state(level: list[tuple[str, int]], limit: int) -> list[tuple[str, int]]:

@@ -15,6 +15,7 @@ from umbel.grammar.pushdown.rules import (
     RuleState,
     Sequence,
 )
+from umbel.grammar.schema.object_costs import cheapest_rest
 from umbel.grammar.schema.object_plan import ObjectPlan, Progress
 from umbel.grammar.schema.spacing import Fork
 from umbel.grammar.values.literals import spell_text
@@ -141,12 +142,14 @@ class KeyState(RuleState):
         return (plan.lowering.colon, *plan.choice(sequences))
 
     def cost(self, measure: Measure) -> int:
-        """One way to the end: a missing property if there is one, else whatever may come first."""
+        """The cheapest way to the end; where values meet conditions of the whole object, one way: a
+        missing property if there is one, else whatever may come first.
+        """
         plan, progress = self._plan, self._progress
+        if not (plan.atom.some or plan.atom.implies):
+            return cheapest_rest(plan, progress, measure)
         colon = measure.leaf(plan.lowering.spacing.colon)
         missing = plan.missing(progress)
-        if plan.is_simple and missing and plan.any_order:
-            return self._sum_cost(missing, colon, measure)
         for index in self._cheap_order(missing):
             key = colon + measure.leaf(plan.leaves.single(index))
             ways = self._declared(index)
@@ -194,18 +197,6 @@ class KeyState(RuleState):
     def _cost_after(self, term: Term, after: Progress, measure: Measure) -> int:
         value = measure.state(self._plan.lowering.state(term))
         return value + measure.state(ObjectState(self._plan, after))
-
-    def _sum_cost(self, missing: tuple[str, ...], colon: int, measure: Measure) -> int:
-        plan = self._plan
-        fork = plan.lowering.spacing.object_after
-        total = measure.leaf(fork.end)
-        comma = measure.leaf(fork.next)
-        for name in missing:
-            index = plan.position[name]
-            key = measure.leaf(plan.leaves.single(index))
-            value = measure.state(plan.lowering.state(plan.slots[index].term))
-            total += comma + key + colon + value
-        return total - comma
 
 
 class _Extra:
