@@ -56,7 +56,7 @@ def command(engine: str, python: str, model: str | None, port: int, threads: int
     return {
         "vllm": [
             python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--dtype",
-            "bfloat16", "--max-model-len", "8192", "--served-model-name", MODEL,
+            measure.torch_dtype(), "--max-model-len", "8192", "--served-model-name", MODEL,
             "--disable-uvicorn-access-log", "--distributed-executor-backend", "uni", *place,
         ],
     }[engine]  # fmt: skip

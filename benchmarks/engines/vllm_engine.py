@@ -19,7 +19,7 @@ class VLLMAdapter:
 
         self._llm = LLM(
             args.model,
-            dtype="bfloat16",
+            dtype=measure.torch_dtype(),
             max_model_len=8192,
             enable_prefix_caching=True,
             structured_outputs_config={"backend": "xgrammar"},
