@@ -103,6 +103,7 @@ class Program:
         for place, args in enumerate(recorder.args):
             self.args[place, : len(args)] = args
         self._row_places = tuple(np.array(recorder.row_fields, dtype=np.int64).T)
+        self._num_rows = 0  # that these hold
         self._header = (ctypes.c_int64 * (code.NUM_FIELDS + 8))()
         start = -(-ctypes.addressof(self._header) // 64) * 64
         fields = (ctypes.c_int64 * code.NUM_FIELDS).from_address(start)
@@ -117,7 +118,9 @@ class Program:
     def run(self, num_rows: int) -> None:
         """All kernels, in order, for `num_rows` rows: at most as many as were recorded."""
         self.args[:, 0] = 0
-        self.args[self._row_places] = num_rows
+        if num_rows != self._num_rows:
+            self.args[self._row_places] = num_rows
+            self._num_rows = num_rows
         for field in self._shared:
             self._fields[field] = 0
         run_unsafe(self._run, self._fields)
