@@ -4,10 +4,9 @@ Public names are resolved on first use, so that importing a leaf package (`umbel
 `umbel.radix_cache`) never imports torch.
 """
 
-import gc
-import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from umbel.importing import import_uncollected
 
 if TYPE_CHECKING:
     from umbel.frontend_dsl import (
@@ -73,23 +72,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'umbel' has no attribute {name!r}; it exports {__all__}")
-    home = _HOME[name]
-    if home not in sys.modules:
-        _import_uncollected(home)
-    return getattr(import_module(home), name)
-
-
-def _import_uncollected(module: str) -> None:
-    """Import without looking for garbage, and never look for it in what is there afterwards:
-    modules are none, and to find that out took a fifth of an engine's start."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        import_module(module)
-        gc.freeze()
-    finally:
-        if was_enabled:
-            gc.enable()
+    return getattr(import_uncollected(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -50,7 +50,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def start_engine(args: argparse.Namespace) -> "Engine":
     """An engine for the options that were given; the others keep `EngineConfig`'s defaults."""
-    from umbel.runtime.engine import Engine  # here, so that `umbel models` does not wait for torch
+    from umbel import Engine  # here, so that `umbel models` does not wait for torch
 
     names = (
         "device",

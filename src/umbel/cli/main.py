@@ -5,7 +5,6 @@ imported when they are asked for: most need torch, which takes a second to impor
 """
 
 import argparse
-import importlib
 import logging
 import os
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from umbel import __version__
+from umbel.importing import import_uncollected
 from umbel.runtime.errors import UmbelError
 
 
@@ -40,7 +40,7 @@ COMMANDS = {
 
 
 def load_command(name: str) -> Command:
-    return cast(Command, importlib.import_module(f"umbel.cli.{name}"))
+    return cast(Command, import_uncollected(f"umbel.cli.{name}"))
 
 
 def build_parser(chosen: str | None) -> argparse.ArgumentParser:
