@@ -158,12 +158,31 @@ def _from_rows(
 
 
 def intersection(left: CharDfa, right: CharDfa, limits: Limits) -> CharDfa:
-    return _product(left, right, lambda a, b: a and b, limits, right_may_die=False)
+    return _product(left, right, lambda a, b: a and b, limits)
 
 
 def difference(left: CharDfa, right: CharDfa, limits: Limits) -> CharDfa:
     """The texts of `left` that are not in `right`."""
     return _product(left, right, lambda a, b: a and not b, limits, right_may_die=True)
+
+
+def union(left: CharDfa, right: CharDfa, limits: Limits) -> CharDfa:
+    """The texts of either."""
+    return _product(left, right, lambda a, b: a or b, limits, left_may_die=True, right_may_die=True)
+
+
+def complement(dfa: CharDfa, alphabet: Partition) -> CharDfa:
+    """The texts that the automaton does not accept, over the characters of a partition that is not
+    finer than "a character or none".
+    """
+    partition, pairs = _joint(alphabet, dfa.partition, needs_left=True)
+    dead = len(dfa.table)
+    table = np.full((dead + 1, len(pairs)), dead, np.int32)
+    for class_id, (_, own) in enumerate(pairs):
+        if own >= 0:
+            column = dfa.table[:, own]
+            table[:dead, class_id] = np.where(column == DEAD, dead, column)
+    return _trimmed(CharDfa(partition, table, np.append(~dfa.accepting, True)))
 
 
 def _product(
@@ -172,9 +191,10 @@ def _product(
     accept: Callable[[bool, bool], bool],
     limits: Limits,
     *,
-    right_may_die: bool,
+    left_may_die: bool = False,
+    right_may_die: bool = False,
 ) -> CharDfa:
-    partition, pairs = _joint(left.partition, right.partition)
+    partition, pairs = _joint(left.partition, right.partition, needs_left=not left_may_die)
     left_rows, right_rows = left.table.tolist(), right.table.tolist()
     left_accepts, right_accepts = left.accepting.tolist(), right.accepting.tolist()
     numbers = {(0, 0): 0}
@@ -184,9 +204,11 @@ def _product(
         check_interrupt()
         row = {}
         for class_id, (class_a, class_b) in enumerate(pairs):
-            next_a = left_rows[a][class_a] if class_a >= 0 else DEAD
+            next_a = left_rows[a][class_a] if class_a >= 0 and a != DEAD else DEAD
             next_b = right_rows[b][class_b] if class_b >= 0 and b != DEAD else DEAD
-            if next_a == DEAD or (next_b == DEAD and not right_may_die):
+            if next_a == DEAD and (next_b == DEAD or not left_may_die):
+                continue
+            if next_b == DEAD and not right_may_die:
                 continue
             number = numbers.setdefault((next_a, next_b), len(states))
             if number == len(states):
@@ -195,17 +217,25 @@ def _product(
         rows.append(row)
         if len(states) > limits.max_states:
             raise too_many_states(limits)
-    ends = [accept(left_accepts[a], b != DEAD and right_accepts[b]) for a, b in states]
+    ends = [
+        accept(a != DEAD and left_accepts[a], b != DEAD and right_accepts[b]) for a, b in states
+    ]
     return _trimmed(_from_rows(partition, rows, ends))
 
 
-def _joint(left: Partition, right: Partition) -> tuple[Partition, list[tuple[int, int]]]:
+def _joint(
+    left: Partition, right: Partition, *, needs_left: bool
+) -> tuple[Partition, list[tuple[int, int]]]:
+    """The common partition, and the classes that each of its classes lies in, DEAD for none.
+    needs_left: only of characters that the left one has.
+    """
     pairs: dict[tuple[int, int], int] = {}
     starts = sorted({*left.starts, *right.starts})
     ids = []
     for start in starts:
         pair = left.class_of(start), right.class_of(start)
-        ids.append(DEAD if pair[0] < 0 else pairs.setdefault(pair, len(pairs)))
+        is_out = pair[0] < 0 and (needs_left or pair[1] < 0)
+        ids.append(DEAD if is_out else pairs.setdefault(pair, len(pairs)))
     return Partition(tuple(starts), tuple(ids), len(pairs)), list(pairs)
 
 

@@ -97,6 +97,8 @@ def both(left: CharDfa, right: CharDfa, limits: Limits) -> CharDfa:
 
 @lru_cache(_KEPT)
 def without(left: CharDfa, right: CharDfa, limits: Limits) -> CharDfa:
+    if left is ANY_TEXT:
+        return complement(right)
     return minimized(chardfa.difference(left, right, limits))
 
 
@@ -104,13 +106,12 @@ def without(left: CharDfa, right: CharDfa, limits: Limits) -> CharDfa:
 def either(left: CharDfa, right: CharDfa, limits: Limits) -> CharDfa:
     if left is ANY_TEXT or right is ANY_TEXT:
         return ANY_TEXT
-    return without(
-        ANY_TEXT, both(complement(left, limits), complement(right, limits), limits), limits
-    )
+    return minimized(chardfa.union(left, right, limits))
 
 
-def complement(dfa: CharDfa, limits: Limits) -> CharDfa:
-    return without(ANY_TEXT, dfa, limits)
+@lru_cache(_KEPT)
+def complement(dfa: CharDfa) -> CharDfa:
+    return minimized(chardfa.complement(dfa, ANY_TEXT.partition))
 
 
 def minimized(dfa: CharDfa) -> CharDfa:
@@ -121,16 +122,31 @@ def minimized(dfa: CharDfa) -> CharDfa:
     table = np.where(dfa.table == DEAD, num_states, dfa.table)
     blocks = np.append(dfa.accepting.astype(np.int64), 2)
     count = len(np.unique(blocks))
+    # Rows are told apart by hashes; `_agrees` makes sure that no collision merges wrongly.
+    random = np.random.default_rng(0)
+    weights = random.integers(1, 2**63, size=table.shape[1] + 1, dtype=np.uint64) | np.uint64(1)
     for _ in range(_MAX_ROUNDS):
-        rows = np.column_stack([blocks[:-1], blocks[table]])
-        _, refined = np.unique(rows, axis=0, return_inverse=True)
+        values = random.integers(0, 2**63, size=int(blocks.max()) + 1, dtype=np.uint64)[blocks]
+        hashes = (values[table] * weights[1:]).sum(axis=1, dtype=np.uint64)
+        _, refined = np.unique(hashes ^ (values[:-1] * weights[0]), return_inverse=True)
         refined = refined.reshape(-1)
         found = int(refined.max()) + 2
-        blocks = np.append(refined, found - 1)
         if found == count:
-            return _merged(dfa, refined)
+            return _merged(dfa, refined) if _agrees(table, dfa.accepting, refined) else dfa
+        blocks = np.append(refined, found - 1)
         count = found
     return dfa
+
+
+def _agrees(
+    table: npt.NDArray[np.integer], accepting: npt.NDArray[np.bool_], blocks: npt.NDArray[np.int64]
+) -> bool:
+    """Whether all states of a block accept alike and lead to the same blocks."""
+    _, first, inverse = np.unique(blocks, return_index=True, return_inverse=True)
+    representative = first[inverse.reshape(-1)]
+    of_targets = np.append(blocks, blocks.max() + 1)[table]
+    same_targets = np.array_equal(of_targets, of_targets[representative])
+    return same_targets and np.array_equal(accepting, accepting[representative])
 
 
 def _merged(dfa: CharDfa, blocks: npt.NDArray[np.int64]) -> CharDfa:

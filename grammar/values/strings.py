@@ -60,7 +60,7 @@ class Texts:
     def complement(self, limits: Limits) -> "StringSet":
         parts = []
         if self.language is not None:
-            parts.append(Texts(languages.complement(self.language, limits)))
+            parts.append(Texts(languages.complement(self.language)))
         if self.low > 0:
             parts.append(Texts(high=self.low - 1))
         if self.high is not None:
