@@ -182,7 +182,10 @@ def complement(dfa: CharDfa, alphabet: Partition) -> CharDfa:
         if own >= 0:
             column = dfa.table[:, own]
             table[:dead, class_id] = np.where(column == DEAD, dead, column)
-    return _trimmed(CharDfa(partition, table, np.append(~dfa.accepting, True)))
+    accepting = np.append(~dfa.accepting, True)
+    if not (table[:dead] == dead).any():  # every text leads somewhere: no state is needed for that
+        table, accepting = table[:dead], accepting[:dead]
+    return _trimmed(CharDfa(partition, table, accepting))
 
 
 def _product(
