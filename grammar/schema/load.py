@@ -12,11 +12,15 @@ from umbel.grammar.limits import Limits
 
 Json = Any  # a JSON value as `json.loads` gives it; fractions are Decimals, as they were written
 
+# At the root of a schema that was made of a Python type and written down: integers have no `.0`
+# there, as the type's decoder wants them. To other validators it is an unknown keyword.
+PLAIN_INTEGERS = "x-umbel-plain-integers"
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedSchema:
     """value: a dict or bool that the caller's object does not share. text: its JSON. is_typed: it
-    comes from a Python type, whose decoder may want integers without `.0`.
+    comes from a Python type, whose decoder may want integers without `.0`; or says so.
     """
 
     value: Json
@@ -46,12 +50,15 @@ def load_schema(schema: Any, limits: Limits) -> LoadedSchema:
         raise GrammarError(
             f"a JSON Schema is an object or a boolean, got {type(loaded).__name__}", ""
         )
-    return LoadedSchema(loaded, text, is_typed)
+    is_marked = isinstance(loaded, dict) and loaded.get(PLAIN_INTEGERS) is True
+    return LoadedSchema(loaded, text, is_typed or is_marked)
 
 
 def schema_of_type(schema: Any) -> Json:
-    """The JSON Schema that a Python type stands for. Raises `GrammarError` for what has none."""
-    return _closed(_from_type(schema))
+    """The JSON Schema that a Python type stands for: loaded, it gives the constraint that the type
+    gives. Raises `GrammarError` for what has none.
+    """
+    return {**_closed(_from_type(schema)), PLAIN_INTEGERS: True}
 
 
 def _from_type(schema: Any) -> Json:

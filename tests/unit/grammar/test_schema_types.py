@@ -12,6 +12,7 @@ import pytest
 from unit.grammar.oracles import byte_vocabulary, matches, random_walk, text_of, trained_vocabulary
 
 from umbel.grammar import GrammarError, Limits, compile_json_schema
+from umbel.grammar.schema.load import schema_of_type
 from umbel.grammar.schema.texts import warm_up_steps
 
 
@@ -116,7 +117,17 @@ def test_a_dict_and_json_text_are_the_same_schema() -> None:
 
 def test_integers_of_a_type_have_no_fraction() -> None:
     assert matches(compile_json_schema({"type": "integer"}, byte_vocabulary()), "5.0")
-    assert not matches(compile_json_schema(int, byte_vocabulary()), "5.0")
+    for source in (int, schema_of_type(int)):
+        assert not matches(compile_json_schema(source, byte_vocabulary()), "5.0")
+
+
+@pytest.mark.parametrize("kind", [*MSGSPEC_TYPES, int, Owner], ids=str)
+def test_the_stored_schema_of_a_type_gives_the_constraint_of_the_type(kind: Any) -> None:
+    stored = json.loads(json.dumps(schema_of_type(kind)))
+
+    keys = {compile_json_schema(schema, byte_vocabulary()).key for schema in (kind, stored)}
+
+    assert len(keys) == 1
 
 
 def test_the_callers_dict_is_not_shared() -> None:
