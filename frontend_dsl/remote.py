@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from umbel.frontend_dsl.tracing.outcomes import schema_data
 from umbel.runtime.errors import (
@@ -73,9 +73,10 @@ class Remote:
     """A server as an engine for programs; close it when done.
 
     `structured_outputs`: the server takes vLLM's field of that name, so `regex`, `choices`,
-    `json_schema` and `lark` can be sent (Umbel's own server does). `scores`: it answers `echo` with
-    the log-probabilities of the prompt's tokens, so `select` can ask for them, one request per
-    choice (vLLM and Umbel's server do). `template`: "chatml", or the texts that open and close a
+    `json_schema` and `lark` can be sent (Umbel's own server does); "gbnf": it takes llama.cpp's
+    `grammar`, so `choices` and `gbnf` can be. `scores`: it answers `echo` with the
+    log-probabilities of the prompt's tokens, so `select` can ask for them, one request per choice
+    (vLLM and Umbel's server do). `template`: "chatml", or the texts that open and close a
     message (with "{role}"); without one, roles are refused.
     """
 
@@ -85,7 +86,7 @@ class Remote:
         *,
         model: str,
         api_key: str | None = None,
-        structured_outputs: bool = False,
+        structured_outputs: bool | Literal["gbnf"] = False,
         scores: bool = False,
         template: str | tuple[str, str] | None = None,
         timeout_s: float = 600.0,
@@ -93,6 +94,11 @@ class Remote:
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise InvalidRequest(f"url={url!r} is not valid: expected http://... or https://...")
+        if structured_outputs not in (True, False, "gbnf"):
+            raise InvalidRequest(
+                f"structured_outputs={structured_outputs!r} is not valid: expected True, False or "
+                "'gbnf'"
+            )
         if isinstance(template, str) and template not in _TEMPLATES:
             raise InvalidRequest(
                 f"template={template!r} is not known; there are {', '.join(_TEMPLATES)}, "
@@ -101,7 +107,7 @@ class Remote:
         self._url = url.rstrip("/").removesuffix("/v1") + "/v1/completions"
         self._model = model
         self._api_key = api_key
-        self._has_constraints = structured_outputs
+        self._constraints = structured_outputs
         self._has_scores = scores
         self._template = _TEMPLATES[template] if isinstance(template, str) else template
         self._timeout_s = timeout_s
@@ -197,19 +203,35 @@ class Remote:
             name, value = field.name, getattr(params, field.name)
             if name in _SENT or value == getattr(plain, name):
                 continue
-            if name not in _CONSTRAINTS:
-                raise InvalidRequest(
-                    f"{name} is not part of OpenAI's protocol; {_ENGINE}", param=name
-                )
-            if not self._has_constraints:
-                raise InvalidRequest(
-                    f"{name} needs a server with structured outputs: "
-                    f"Remote(..., structured_outputs=True) if it has them; else {_ENGINE}",
-                    param=name,
-                )
-            sent = schema_data(value) if name == "json_schema" else value
-            options["structured_outputs"] = {_CONSTRAINTS[name]: sent}
+            options |= self._constraint(name, value)
         return {name: value for name, value in options.items() if value is not None}
+
+    def _constraint(self, name: str, value: Any) -> dict[str, Any]:
+        """The field of the body that asks for a constraint."""
+        if name not in (*_CONSTRAINTS, "gbnf"):
+            raise InvalidRequest(f"{name} is not part of OpenAI's protocol; {_ENGINE}", param=name)
+        if not self._constraints:
+            raise InvalidRequest(
+                f"{name} needs a server with structured outputs: "
+                f"Remote(..., structured_outputs=True) if it has them; else {_ENGINE}",
+                param=name,
+            )
+        if self._constraints == "gbnf" and name in ("gbnf", "choices"):
+            return {"grammar": value if name == "gbnf" else _choices_as_gbnf(value)}
+        if self._constraints == "gbnf":
+            raise InvalidRequest(
+                f"{name} cannot be sent to a server that takes GBNF; choices and gbnf can; "
+                f"{_ENGINE}",
+                param=name,
+            )
+        if name == "gbnf":
+            raise InvalidRequest(
+                "gbnf needs a server that takes GBNF: Remote(..., structured_outputs='gbnf') if it "
+                f"does; else {_ENGINE}",
+                param=name,
+            )
+        sent = schema_data(value) if name == "json_schema" else value
+        return {"structured_outputs": {_CONSTRAINTS[name]: sent}}
 
     def _work(self, body: Mapping[str, Any], call: RemoteCall) -> None:
         start_s = time.perf_counter()
@@ -238,6 +260,11 @@ class Remote:
                 error.code, InvalidRequest if error.code < 500 else EngineError
             )
             raise kind(f"{self._url} answered {error.code}: {detail}") from error
+
+
+def _choices_as_gbnf(choices: Sequence[str]) -> str:
+    """A grammar of llama.cpp for one of `choices`, whose strings have JSON's escapes."""
+    return "root ::= " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 
 def _completed(answer: Any, total_s: float) -> Chunk:

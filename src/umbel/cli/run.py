@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_type_hints
 
 import msgspec
@@ -54,6 +55,17 @@ def load_program(target: str) -> Program:
         raise InvalidRequest(
             f"{target!r} is not FILE:PROGRAM, for instance examples/agent.py:agent"
         )
+    values = vars(load_file(file))
+    programs = {key: value for key, value in values.items() if isinstance(value, Program)}
+    if name not in programs:
+        raise InvalidRequest(
+            f"{file} has no program {name!r}; it has {', '.join(sorted(programs)) or 'none'}"
+        )
+    return programs[name]
+
+
+def load_file(file: str) -> ModuleType:
+    """Import a Python file by its path."""
     path = Path(file)
     if not path.is_file():
         raise InvalidRequest(f"no such file: {file!r}")
@@ -63,12 +75,7 @@ def load_program(target: str) -> Program:
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
     spec.loader.exec_module(module)
-    programs = {key: value for key, value in vars(module).items() if isinstance(value, Program)}
-    if name not in programs:
-        raise InvalidRequest(
-            f"{file} has no program {name!r}; it has {', '.join(sorted(programs)) or 'none'}"
-        )
-    return programs[name]
+    return module
 
 
 def parse_arguments(

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 from umbel.cli.engine_options import add_engine_arguments, start_engine
+from umbel.cli.run import load_file
+from umbel.frontend_dsl import Tool
 from umbel.runtime.errors import InvalidRequest
 from umbel.server.settings import ServerSettings
 
@@ -37,19 +39,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--state", type=Path, metavar="FOLDER",
         help=f"where files and batches are kept (default: {DEFAULT_STATE}; none with --port 0)",
     )  # fmt: skip
+    group.add_argument(
+        "--tools", action="append", default=[], metavar="FILE",
+        help="a Python file whose @umbel.tool functions programs may call; several times",
+    )  # fmt: skip
     group.add_argument("--no-access-log", dest="access_log", action="store_false")
     add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     settings = make_settings(args)
+    tools = tools_of(args.tools)
     from umbel.server.app import make_app  # here: it needs torch, which takes seconds to import
     from umbel.server.serving import make_server, serve
 
     if args.access_log:
         _log_access()
     with start_engine(args) as engine:
-        app = make_app(engine, settings)
+        app = make_app(engine, settings, tools=tools)
         name = app.service.model_name
         serve(
             make_server(
@@ -84,6 +91,19 @@ def make_settings(args: argparse.Namespace) -> ServerSettings:
     return ServerSettings(
         model_name=args.served_model_name, api_keys=tuple(keys), state=_state(args), **options
     )
+
+
+def tools_of(files: list[str]) -> list[Tool]:
+    """The tools that `files` define or import; one that several have counts once."""
+    found: dict[str, Tool] = {}
+    for file in files:
+        tools = [value for value in vars(load_file(file)).values() if isinstance(value, Tool)]
+        if not tools:
+            raise InvalidRequest(f"--tools {file}: there is no @umbel.tool function in it")
+        for one in tools:
+            if found.setdefault(one.name, one) is not one:
+                raise InvalidRequest(f"--tools {file}: there is another tool {one.name!r} already")
+    return list(found.values())
 
 
 def _state(args: argparse.Namespace) -> Path | None:

@@ -11,6 +11,8 @@ from unit.frontend_dsl.fake_client import FakeClient
 
 from umbel.cli import batch
 from umbel.cli.main import main
+from umbel.cli.serve import tools_of
+from umbel.runtime.errors import InvalidRequest
 
 SOURCE = """
 import umbel
@@ -143,3 +145,28 @@ def test_a_parquet_file_without_pyarrow_says_what_to_install(
 
     with pytest.raises(InvalidRequest, match="install"):
         list(read_items(tmp_path / "in.parquet"))
+
+
+def _tool_file(folder: Path, name: str, text: str) -> str:
+    path = folder / f"{name}.py"
+    path.write_text(
+        f"import umbel\n\n@umbel.tool\ndef find(text: str) -> str:\n    return {text!r}\n"
+    )
+    return str(path)
+
+
+def test_a_server_takes_the_tools_of_python_files(tmp_path: Path) -> None:
+    found = tools_of([_tool_file(tmp_path, "tools_of_one", "one")])
+
+    assert [(tool.name, tool("x")) for tool in found] == [("find", "one")]
+
+
+def test_tools_that_a_server_cannot_tell_apart_or_find_are_refused(
+    tmp_path: Path, file: Path
+) -> None:
+    files = [_tool_file(tmp_path, f"tools_of_{text}", text) for text in ("two", "three")]
+
+    with pytest.raises(InvalidRequest, match="another tool 'find'"):
+        tools_of(files)
+    with pytest.raises(InvalidRequest, match=r"no @umbel\.tool function"):
+        tools_of([str(file)])

@@ -180,7 +180,46 @@ def test_a_server_that_is_not_there_is_an_error_of_the_call() -> None:
     assert isinstance(info.value.cause, EngineError)
 
 
-@pytest.mark.parametrize("options", [{"url": "ftp://x"}, {"template": "unknown"}])
+def test_choices_go_out_as_a_grammar_to_a_server_that_takes_gbnf(server: _Server) -> None:
+    @program
+    def asks(s: State) -> None:
+        s += "text" + gen("x", choices=['say "no"', "ja\n"])
+        s += gen("y", gbnf='root ::= "a"')
+
+    with _remote(server, structured_outputs="gbnf") as remote:
+        asks.run(remote)
+
+    grammars = [body["grammar"] for body in server.bodies]
+    assert grammars == [r'root ::= "say \"no\"" | "ja\n"', 'root ::= "a"']
+
+
+@pytest.mark.parametrize(
+    ("constraint", "mode", "message"),
+    [
+        ({"regex": "[0-9]"}, "gbnf", "choices and gbnf can"),
+        ({"json_schema": {}}, "gbnf", "choices and gbnf can"),
+        ({"gbnf": 'root ::= "a"'}, True, "structured_outputs='gbnf'"),
+    ],
+)
+def test_a_constraint_that_the_server_has_no_field_for_is_refused_before_it_is_sent(
+    server: _Server, constraint: Any, mode: Any, message: str
+) -> None:
+    @program
+    def asks(s: State) -> None:
+        s += "text" + gen("x", **constraint)
+
+    with (
+        _remote(server, structured_outputs=mode) as remote,
+        pytest.raises(ProgramError, match=message),
+    ):
+        asks.run(remote)
+
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"url": "ftp://x"}, {"template": "unknown"}, {"structured_outputs": "xml"}]
+)
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         Remote(**{"url": "http://x", "model": "m", **options})
