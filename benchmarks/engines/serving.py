@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,13 +45,15 @@ class Heard:
     chunk_s: list[float] = field(default_factory=list)  # when each chunk with text came
 
 
-def command(engine: str, python: str, model: str | None, port: int, threads: int) -> list[str]:
+def command(
+    engine: str, python: str, model: str | None, port: int, threads: int, options: Sequence[str]
+) -> list[str]:
     """What starts a server; raises `KeyError` for an engine that has none here."""
     place = ["--host", "127.0.0.1", "--port", str(port)]
     if engine == "umbel":
         own = [python, "-m", "umbel.cli.main", "serve", "--no-access-log", "--threads"]
         loaded = [] if model is None else ["--model", model]
-        return [*own, str(threads), "--served-model-name", MODEL, *place, *loaded]
+        return [*own, str(threads), "--served-model-name", MODEL, *place, *loaded, *options]
     assert model is not None, "a peer's model was asked for before"
     return {
         "vllm": [
@@ -59,20 +61,32 @@ def command(engine: str, python: str, model: str | None, port: int, threads: int
             measure.torch_dtype(), "--max-model-len", "8192", "--served-model-name", MODEL,
             "--disable-uvicorn-access-log", "--distributed-executor-backend", "uni", *place,
         ],
+        "llama.cpp": [  # llama-cpp-python's server: one request at a time
+            python, "-m", "llama_cpp.server", "--model", model, "--model_alias", MODEL,
+            "--n_ctx", "8192", "--n_threads", str(threads), "--n_threads_batch", str(threads),
+            "--interrupt_requests", "False", *place,
+        ],
     }[engine]  # fmt: skip
 
 
 @contextmanager
 def served(
-    engine: str, python: str, model: str | None, threads: int, environment: Mapping[str, str]
+    engine: str,
+    python: str,
+    model: str | None,
+    threads: int,
+    environment: Mapping[str, str],
+    options: Sequence[str] = (),
 ) -> Iterator[Endpoint]:
-    """A server that has answered its first request; it is stopped in the end."""
+    """A server that has answered its first request; it is stopped in the end. `options`: more of
+    them for `umbel serve`.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     started_s = time.perf_counter()
     process = subprocess.Popen(
-        command(engine, python, model, port, threads),
+        command(engine, python, model, port, threads, options),
         env=dict(environment),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -10,6 +10,7 @@ from benchmarks.programs.optimum import CacheUse, Fed, Recorder, cache_use
 from benchmarks.programs.workload import Workload
 
 from umbel.frontend_dsl import Client, Program, State
+from umbel.frontend_dsl.connection import Connection
 from umbel.runtime.engine import Engine
 
 Outcome = tuple[Any, ...]  # of one case: its result, and the variables of all its branches
@@ -65,7 +66,7 @@ def run_once(
 
 
 def timed(
-    client: Client, workload: Workload, program: Program, max_in_flight: int
+    client: Client | Connection, workload: Workload, program: Program, max_in_flight: int
 ) -> tuple[list[State], float]:
     """The states of all cases, and the seconds. Raises the error of the first that failed, and
     `AssertionError` for an answer that cannot be one.

@@ -8,17 +8,19 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.programs.measure import num_calls, num_right, timed
 from benchmarks.programs.workload import Workload
 from rich import box
 from rich.table import Table
 
-from umbel.frontend_dsl import ProgramError, Remote
+from umbel.frontend_dsl import Client, ProgramError, Remote
+from umbel.frontend_dsl.connection import Connection
 
 _FLUSH = ("/flush_cache", "/reset_prefix_cache")  # Umbel's and SGLang's; vLLM's
 
@@ -46,27 +48,46 @@ class RemoteRun:
         }
 
 
+@dataclass(frozen=True)
+class Abilities:
+    """What a server can be asked for: see `Remote`."""
+
+    structured_outputs: bool | Literal["gbnf"] = True
+    scores: bool = True
+
+
 def run_remotely(
-    url: str, workloads: Sequence[Workload], *, model: str | None, template: str, repeats: int
+    url: str,
+    workloads: Sequence[Workload],
+    *,
+    model: str | None,
+    template: str,
+    repeats: int,
+    abilities: Abilities = Abilities(),
 ) -> list[RemoteRun]:
     """The fastest of `repeats` for each, with an empty cache where the server can be asked for one.
 
     `model` None: the first that the server has. What the server cannot do is noted as an error.
     """
     with Remote(
-        url, model=model or first_model(url), structured_outputs=True, scores=True,
-        template=template,
+        url, model=model or first_model(url), structured_outputs=abilities.structured_outputs,
+        scores=abilities.scores, template=template,
     ) as remote:  # fmt: skip
-        return [_run(remote, url, workload, repeats) for workload in workloads]
+        return [run_on(remote, workload, repeats, partial(flush, url)) for workload in workloads]
 
 
-def _run(remote: Remote, url: str, workload: Workload, repeats: int) -> RemoteRun:
+def run_on(
+    client: Client | Connection, workload: Workload, repeats: int, empty: Callable[[], object]
+) -> RemoteRun:
+    """The fastest of `repeats` for one workload: call by call, or (on a `Connection`) each case as
+    one graph. `empty` empties the cache.
+    """
     tries = []
     try:
-        timed(remote, workload.first(1), workload.program, 1)  # grammars are compiled, too
+        timed(client, workload.first(1), workload.program, 1)  # grammars are compiled, too
         for _ in range(repeats):
-            flush(url)
-            states, wall_s = timed(remote, workload, workload.program, len(workload.cases))
+            empty()
+            states, wall_s = timed(client, workload, workload.program, len(workload.cases))
             right = num_right(workload, [state.result for state in states])
             tries.append(RemoteRun(workload, wall_s, num_calls(states), right))
     except (ProgramError, AssertionError) as error:
