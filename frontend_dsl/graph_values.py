@@ -84,6 +84,8 @@ class GraphValues:
             return self.text(data.parts)
         if isinstance(data, nodes.Number):
             return number_of(self.subject(data.part))
+        if isinstance(data, nodes.Pick):
+            return self._picked(data)
         if isinstance(data, nodes.Decoded):
             return self._decoded(data, site)
         if isinstance(data, nodes.ToolValue):
@@ -97,6 +99,13 @@ class GraphValues:
             return {key: self.data(value, site) for key, value in data.items}
         items = [self.data(item, site) for item in data.items]
         return tuple(items) if data.is_tuple else items
+
+    def _picked(self, data: nodes.Pick) -> Any:
+        text = self.subject(data.part)
+        for wanted, literal in data.values:
+            if text == wanted:
+                return literal.value
+        raise NoValue(f"{text[:80]!r} stands for none of the values that it could be")
 
     def options(self, node: nodes.Generate, site: Site) -> dict[str, Any]:
         """All options of a `gen`, those that are made of values included."""

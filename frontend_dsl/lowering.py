@@ -304,6 +304,8 @@ class GraphRun:
             self._tool(node, site)
         elif isinstance(node, nodes.Await):
             self._values.read(Ref(node.branch, node.name))
+            if node.is_json:
+                self._values.data(nodes.Decoded(node.branch, node.name), site)
         elif isinstance(node, nodes.Return):
             self._result = self._values.data(node.value, site)
         elif isinstance(node, nodes.Leave):

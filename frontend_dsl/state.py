@@ -302,7 +302,7 @@ class RoleContext:
         if branch.role is not None:
             if not branch.role_is_inherited:
                 raise InvalidRequest(
-                    f"a {self._role} message inside a {branch.role} message; "
+                    f"a message of {self._role} inside one of {branch.role}; "
                     "close the one before the other"
                 )
             # The parent's `with` cannot end here, so the message it opened ends with the next one.

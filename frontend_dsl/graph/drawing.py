@@ -30,6 +30,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Number,
     OpenRole,
     Part,
+    Pick,
     Return,
     Say,
     Sequence,
@@ -230,7 +231,7 @@ def _data(data: Data) -> str:
         return repr(data.value)
     if isinstance(data, Words):
         return _template(data.parts)
-    if isinstance(data, Number):
+    if isinstance(data, Number | Pick):
         return _part(data.part)
     if isinstance(data, Turn):
         return _part(data)

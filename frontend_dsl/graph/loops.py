@@ -25,6 +25,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Loop,
     Mapping,
     Number,
+    Pick,
     Ref,
     Return,
     Say,
@@ -171,6 +172,8 @@ class Renaming:
             return Words(self.template(data.parts))
         if isinstance(data, Number):
             return Number(self._value(data.part))
+        if isinstance(data, Pick):
+            return _replace(data, part=self._value(data.part))
         if isinstance(data, Decoded):
             return Decoded(self._name(data.branch), self._name(data.name))
         if isinstance(data, ToolValue):

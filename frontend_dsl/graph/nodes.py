@@ -91,7 +91,14 @@ class ToolValue(msgspec.Struct, frozen=True, tag="tool"):
     id: str
 
 
-Data: TypeAlias = Literal | Words | Number | Turn | Decoded | Sequence | Mapping | ToolValue
+class Pick(msgspec.Struct, frozen=True, tag="pick"):
+    """The value of `values` that has the text of `part`."""
+
+    part: Ref
+    values: tuple[tuple[str, Literal], ...]
+
+
+Data: TypeAlias = Literal | Words | Number | Pick | Turn | Decoded | Sequence | Mapping | ToolValue
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", omit_defaults=True):
@@ -172,12 +179,14 @@ class Join(Node, frozen=True, kw_only=True, tag="join"):
 
 
 class Await(Node, frozen=True, kw_only=True, tag="await"):
-    """Go on when the call `name` of `branch` has its value: a read whose value is used later. It
-    keeps the failure that a run ends with the one that comes first in the program.
+    """Go on when the call `name` of `branch` has its value (`is_json`: and it can be decoded): a
+    read whose value is used later. It keeps the failure that a run ends with the one that comes
+    first in the program.
     """
 
     branch: str
     name: str
+    is_json: bool = False
 
 
 class OpenRole(Node, frozen=True, kw_only=True, tag="open"):
@@ -341,10 +350,10 @@ def data_of(node: AnyNode) -> list[Data]:
 
 
 def data_templates(data: Data) -> list[Template]:
-    """The texts in `data`; that of a number counts as one."""
+    """The texts in `data`; that of a number, or of what picks a value, counts as one."""
     leaves = list(_leaves(data))
     texts = [item.parts for item in leaves if isinstance(item, Words)]
-    return [*texts, *((item.part,) for item in leaves if isinstance(item, Number))]
+    return [*texts, *((item.part,) for item in leaves if isinstance(item, Number | Pick))]
 
 
 def reads_of(node: AnyNode) -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ from umbel.frontend_dsl.graph.nodes import (
     Loop,
     Mapping,
     Number,
+    Pick,
     Ref,
     Sequence,
     ToolValue,
@@ -242,7 +243,9 @@ class _Pattern:
             return tuple(self._value(a, b, is_text=is_text) for a, b in pairs)
         if isinstance(first, Literal):
             return self._number(first.value, second.value)
-        if isinstance(first, Ref | Words | Number | Decoded | Sequence | Mapping | ToolValue):
+        if isinstance(
+            first, Ref | Words | Number | Pick | Decoded | Sequence | Mapping | ToolValue
+        ):
             changes = {}
             for name in first.__struct_fields__:
                 mine, other = getattr(first, name), getattr(second, name)

@@ -1,7 +1,7 @@
 """All ways through the body of a map's item, apart from those of the other items.
 
-Nothing outside sees how a body went, only the text that it returns: its decisions end with that
-text (or texts) as values (`Give`). So the runs of the items are added up, not multiplied.
+Nothing outside sees how a body went, only what it returns: its decisions end with that as a value
+(`Give`). So the runs of the items are added up, not multiplied.
 """
 
 from collections.abc import Callable, Hashable
@@ -9,19 +9,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from umbel.frontend_dsl.graph import nodes
-from umbel.frontend_dsl.graph.nodes import Block, Ref
+from umbel.frontend_dsl.graph.nodes import Block, Give, blocks_of, with_blocks
 from umbel.frontend_dsl.tracing.explore import merge
 from umbel.frontend_dsl.tracing.leaving import HasEffect, LeaveTrace
-from umbel.frontend_dsl.tracing.path import MAX_OUTCOMES, Fact, Mark, Point
+from umbel.frontend_dsl.tracing.path import Fact, Mark, Point
 from umbel.frontend_dsl.tracing.recorder import Recording
-from umbel.frontend_dsl.tracing.symbols import Symbol, parts_of
+from umbel.frontend_dsl.tracing.returned import Differs, Place, rebuilt, shape_of, template_of
 
 VALUE = "$value"  # what a body returns is called
 MAX_ITEM_RUNS = 64  # ways through one body
 
 
 class NotApart(Exception):
-    """The body has to be followed as part of the path around it."""
+    """The body has to be followed as part of the path around it. The message says why, if it is
+    worth knowing: each item then doubles the paths.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -35,13 +37,13 @@ class Aside:
     _num_runs: int = 0
     _decides: bool = False
     _before: Hashable = None
-    _is_tuple: bool = False
-    _texts: list[dict[str, None] | None] = field(default_factory=list)  # None: not all are known
+    _shape: object = None
+    _places: list[Place] = field(default_factory=list)
 
     def value(self) -> Any:
         """What the body returns, with its nodes added to the path. Raises `NotApart`, with nothing
-        done, for a body that does not decide, returns no text (or tuple of texts), or has an effect
-        outside.
+        done, for a body that does not decide, returns what cannot be a value of all ways, or has an
+        effect outside.
         """
         self._before = self.sees()
         if self._before is None:
@@ -50,15 +52,14 @@ class Aside:
         if not self._decides:
             raise NotApart  # it is one way: its value is what it is
         path = self.recording.path
-        for node in block:
+        try:
+            values = [place.value(path) for place in self._places]
+        except Differs as error:
+            raise NotApart(f"decides and returns {error}") from None
+        superfluous = {place.owner for place in self._places if place.is_same}
+        for node in _without(block, superfluous):
             path.add(node)
-        symbols = []
-        for index, texts in enumerate(self._texts):
-            owner = (self.branch, f"{VALUE}{index}")
-            is_few = texts is not None and len(texts) <= MAX_OUTCOMES
-            path.set(("outcomes", owner), tuple(texts or ()) if is_few else None)
-            symbols.append(Symbol(path, (Ref(*owner),)))
-        return tuple(symbols) if self._is_tuple else symbols[0]
+        return rebuilt(self._shape, iter(values))
 
     def _from(self, script: tuple[int, ...], num_events: int) -> Block:
         """What follows after the first `num_events` events of the ways of `script`."""
@@ -80,17 +81,17 @@ class Aside:
             block = merge(event, [block, *others], self.recording.where(event.site))
         return (*reversed(pending), *block)
 
-    def _follow(self, script: tuple[int, ...]) -> tuple[list[Any], list[nodes.Give]]:
+    def _follow(self, script: tuple[int, ...]) -> tuple[list[Any], list[Give]]:
         self._num_runs += 1
         if self._num_runs > MAX_ITEM_RUNS:
-            raise NotApart
+            raise NotApart(f"has more than {MAX_ITEM_RUNS} ways through it")
         path = self.recording.path
         facts = path.facts()
         with path.apart(script) as events:
             try:
                 value = self.run()
                 if not all(map(self._is_own, path.changed_facts(facts))):
-                    raise NotApart  # it does something to another branch
+                    raise NotApart("decides and appends to another branch")
                 given = self._given(value)
             except LeaveTrace as error:
                 raise NotApart from error
@@ -102,24 +103,20 @@ class Aside:
             raise NotApart
         return [event for event in events if not isinstance(event, Point)], given
 
-    def _given(self, value: Any) -> list[nodes.Give]:
-        items = value if type(value) is tuple else (value,)
-        is_first = self._num_runs == 1
-        if is_first:
-            self._is_tuple, self._texts = type(value) is tuple, [{} for _ in items]
-        is_alike = (type(value) is tuple) == self._is_tuple and len(items) == len(self._texts)
-        if not items or not is_alike or not all(isinstance(item, str) for item in items):
-            raise NotApart
-        path, where, given = self.recording.path, self.recording.where(), []
-        for index, item in enumerate(items):
-            texts = self._texts[index]
-            if isinstance(item, Symbol):
-                self._texts[index] = None
-            elif texts is not None:
-                texts.setdefault(item)
-            parts = parts_of(item, path)
-            given.append(nodes.Give(branch=self.branch, name=f"{VALUE}{index}", parts=parts,
-                                    **where))  # fmt: skip
+    def _given(self, value: Any) -> list[Give]:
+        found: list[Any] = []
+        shape = shape_of(value, found)
+        if self._num_runs == 1:
+            self._shape = shape
+            self._places = [Place((self.branch, f"{VALUE}{i}")) for i in range(len(found))]
+        elif shape != self._shape:
+            raise NotApart("decides and returns containers of several shapes")
+        path, where = self.recording.path, self.recording.where()
+        given = []
+        for place, item in zip(self._places, found, strict=True):
+            place.values.append(item)
+            branch, name = place.owner
+            given.append(Give(branch=branch, name=name, parts=template_of(item, path), **where))
         return given
 
     def _is_own(self, fact: Fact) -> bool:
@@ -130,3 +127,12 @@ class Aside:
             return True
         owner = fact[1] if isinstance(fact[1], str) else fact[1][0]
         return owner == self.branch or owner.startswith(self.branch + "/")
+
+
+def _without(block: Block, owners: set[tuple[str, str]]) -> Block:
+    """`block` without the values that nobody needs."""
+    return tuple(
+        with_blocks(node, [_without(inner, owners) for inner in blocks_of(node)])
+        for node in block
+        if not (isinstance(node, nodes.Give) and (node.branch, node.name) in owners)
+    )

@@ -26,6 +26,7 @@ from umbel.frontend_dsl.state import reduced
 from umbel.frontend_dsl.tools import Tool
 from umbel.frontend_dsl.tracing.aside import Aside, NotApart
 from umbel.frontend_dsl.tracing.choosing import trace_best
+from umbel.frontend_dsl.tracing.few import Few, known
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
 from umbel.frontend_dsl.tracing.numbers import TraceNumber
 from umbel.frontend_dsl.tracing.recorder import Recording, TraceForks, TraceState
@@ -45,6 +46,7 @@ from umbel.frontend_dsl.tracing.world import (
     is_pure_library,
 )
 
+_HIDDEN = (TraceJson, TraceTool)  # of which not even the type is known
 _STATES = (TraceState, TraceForks, TraceJson, TraceMeta, TraceTool)
 
 
@@ -160,21 +162,33 @@ class Hooks:
             )
         return item in container
 
+    def is_same(self, left: Any, right: Any) -> bool:
+        """`left is right`."""
+        left, right = known(left), known(right)
+        if isinstance(left, _HIDDEN) or isinstance(right, _HIDDEN):
+            self.leave("`is` looks into a value that is not known yet")
+        return left is right
+
     def forever(self) -> Iterator[None]:
         """What a `while` counts its turns by."""
         return self.turns(itertools.repeat(None))
 
-    def matched(self, value: Any) -> Any:
-        """The subject of a `match` with class patterns, which Python looks up by itself."""
-        if isinstance(value, TraceNumber):
+    def matched(self, value: Any, has_class: bool) -> Any:
+        """The subject of a `match` with patterns that Python looks up by itself."""
+        if has_class and isinstance(value, TraceNumber):
             self.leave("a class pattern looks into a number that is not known yet")
-        return value
+        if isinstance(value, _HIDDEN):
+            self.leave("a pattern looks into a value that is not known yet")
+        if type(value) in CONTAINERS and any(isinstance(v, (Few, *_HIDDEN)) for v in value):
+            self.leave("a pattern looks into a container with values that are not known yet")
+        return known(value)
 
     def attribute(self, value: Any, name: str) -> Any:
         if isinstance(value, ModuleType):
             return self._of_module(value, name)
         if name.startswith("__"):
             self.leave(f".{name} looks into Python itself")
+        value = known(value)
         if isinstance(value, _STATES) or type(value) in (*PLAIN, *CONTAINERS, Symbol):
             return getattr(value, name)
         if isinstance(value, type) and value in PURE:
@@ -278,7 +292,9 @@ class Hooks:
             return run()
         try:
             return Aside(self.recording, branch.path, run, lambda: freeze((follow, given))).value()
-        except NotApart:
+        except NotApart as error:
+            if str(error):
+                self.recording.doubles.setdefault(self._path.site(), str(error))
             return run()
 
     def _best(self, branches: Any, count: int = 1, *, key: Any) -> TraceForks:
@@ -314,6 +330,8 @@ class Hooks:
 
     def _method(self, method: Any, *args: Any, **options: Any) -> Any:
         owner, name = method.__self__, method.__name__
+        if isinstance(owner, str) and name == "join" and args and isinstance(args[0], Iterator):
+            args = (list(args[0]),)  # a generator shows what it has only once
         if isinstance(owner, str) and has_symbol([*args, *options.values()]):
             if name == "join":
                 return self._join(owner, args[0])
@@ -335,6 +353,10 @@ class Hooks:
     def _pure(self, function: Any, *args: Any, **options: Any) -> Any:
         if function is ord or (function is int and len(args) + len(options) > 1):
             args = tuple(plain(arg, function.__name__) for arg in args)
+        if function is isinstance and args:
+            if isinstance(args[0], _HIDDEN):
+                self.leave("isinstance() looks into a value that is not known yet")
+            args = (known(args[0]), *args[1:])
         if args and isinstance(args[0], Symbol | TraceNumber):
             found = self._of_unknown(function, args, options)
             if found is not NotImplemented:

@@ -45,6 +45,14 @@ def regex_outcomes(pattern: str, limit: int) -> tuple[str, ...]:
     return tuple(sorted(_language(_parser.parse(pattern), limit)))
 
 
+def may_match(pattern: str, text: str) -> bool:
+    """Whether `pattern` matches all of `text`; True as well for one that Python reads otherwise."""
+    try:
+        return re.fullmatch(pattern, text) is not None
+    except (re.error, OverflowError, RecursionError):
+        return True
+
+
 def _language(items: Iterable[Any], limit: int) -> set[str]:
     texts = {""}
     for op, value in items:

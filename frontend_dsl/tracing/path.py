@@ -17,6 +17,7 @@ from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph.nodes import AnyNode, Arg, Ref
 from umbel.frontend_dsl.graph.values import apply_ops
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
+from umbel.frontend_dsl.tracing.outcomes import may_match
 from umbel.frontend_dsl.tracing.snapshot import freeze
 
 MAX_DECISIONS = 400  # on one path
@@ -189,6 +190,7 @@ class Path:
         known = self.domain(subject)
         if not known.excluded:
             return known.texts[0] == other
+        self._note_if_never(subject, other)
         if other in known.texts:
             return False
         if self._decide(subject, [(other,)], True) == 0:
@@ -232,6 +234,14 @@ class Path:
 
     def note(self, message: str) -> None:
         self._findings.setdefault(Finding(self.site(), message))
+
+    def _note_if_never(self, subject: Subject, other: str) -> None:
+        """Take note of a comparison of a `gen` with a text that its regex does not match."""
+        if not isinstance(subject, Ref) or subject.ops:
+            return
+        pattern = self.get(("regex", (subject.branch, subject.name)))
+        if isinstance(pattern, str) and not may_match(pattern, other):
+            self.note(f"{_spell(subject)} can never be {other!r} here; its regex is {pattern!r}")
 
     def _all_texts(self, base: Subject) -> tuple[str, ...]:
         if isinstance(base, Ref):

@@ -14,6 +14,7 @@ from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.state import MAX_FORK_WIDTH
 from umbel.frontend_dsl.tools import Tool
+from umbel.frontend_dsl.tracing.few import known
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace, NotTraceable
 from umbel.frontend_dsl.tracing.outcomes import gen_outcomes, schema_data
 from umbel.frontend_dsl.tracing.path import MAX_OUTCOMES, Path
@@ -34,13 +35,15 @@ class Recording:
     states: dict[str, "TraceState"] = field(default_factory=dict)
     tools: dict[str, Tool] = field(default_factory=dict)
     goes_apart: bool = True  # bodies of maps are followed by themselves
+    # Calls of `map` whose bodies are not, and why: each item multiplies the paths.
+    doubles: dict[Site, str] = field(default_factory=dict)
 
     def state(self, branch: str) -> "TraceState":
         return self.states.setdefault(branch, TraceState(self, branch))
 
-    def wait_for(self, branch: str, name: str) -> None:
+    def wait_for(self, branch: str, name: str, *, is_json: bool = False) -> None:
         """The program reads a value: whatever it does with it, it fails here if the call failed."""
-        self.path.add(nodes.Await(branch=branch, name=name, **self.where()))
+        self.path.add(nodes.Await(branch=branch, name=name, is_json=is_json, **self.where()))
 
     def where(self, site: Site | None = None) -> dict[str, int]:
         site = site or self.path.site()
@@ -71,7 +74,7 @@ class TraceState:
 
     def json(self, name: str) -> "TraceJson":
         owner = self._owner(name)
-        self._recording.wait_for(*owner)
+        self._recording.wait_for(*owner, is_json=True)
         return TraceJson(self._path, owner)
 
     def fork(self, width: int) -> "TraceForks":
@@ -173,13 +176,14 @@ class TraceState:
     def _gen(self, gen: Gen) -> None:
         if has_symbol(gen.name):
             self._leave("the name of gen is made of a value that is not known yet")
-        given = {name: value for name, value in gen.options.items() if has_symbol(value)}
-        known: dict[str, Any] = {k: v for k, v in gen.options.items() if k not in given}
+        all_options: dict[str, Any] = {name: known(value) for name, value in gen.options.items()}
+        given = {name: value for name, value in all_options.items() if has_symbol(value)}
+        plain = {name: value for name, value in all_options.items() if name not in given}
         # Raises as a run would, as far as the options are known.
-        SamplingParams(**{**self._recording.defaults, **known})
+        SamplingParams(**{**self._recording.defaults, **plain})
         if "json_schema" in given:
             self._leave("json_schema is made of a value that is not known yet")
-        options: dict[str, Any] = {k: _plain_option(v) for k, v in known.items()}
+        options: dict[str, Any] = {k: _plain_option(v) for k, v in plain.items()}
         owner = self._define(gen.name)
         if "json_schema" in options:
             if not isinstance(options["json_schema"], dict | bool | str | None):
@@ -190,6 +194,7 @@ class TraceState:
             found = None
         path = self._path
         path.set(("outcomes", owner), found)
+        path.set(("regex", owner), options.get("regex"))
         path.add(
             nodes.Generate(
                 branch=self._branch,
@@ -307,7 +312,7 @@ class TraceRole:
         if isinstance(opened, tuple):
             role, is_inherited = opened
             if not is_inherited:
-                raise InvalidRequest(f"a {self._role} message inside a {role} message")
+                raise InvalidRequest(f"a message of {self._role} inside one of {role}")
             path.add(nodes.CloseRole(branch=branch, role=role, **recording.where()))
         path.set(("role", branch), (self._role, False))
         path.add(nodes.OpenRole(branch=branch, role=self._role, **recording.where()))

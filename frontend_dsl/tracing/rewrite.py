@@ -163,9 +163,11 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
         self.generic_visit(node)
-        patterns = [inner for case in node.cases for inner in ast.walk(case.pattern)]
-        if any(isinstance(pattern, ast.MatchClass) for pattern in patterns):
-            node.subject = _hook("matched", node.subject, node.subject)
+        inner = [part for case in node.cases for part in ast.walk(case.pattern)]
+        kinds = {type(part) for part in inner if isinstance(part, ast.pattern)}
+        if kinds - {ast.MatchValue, ast.MatchOr, ast.MatchAs}:  # these are compared by ==
+            has_class = ast.Constant(ast.MatchClass in kinds)
+            node.subject = _hook("matched", node.subject, node.subject, has_class)
         return node
 
     def visit_match_case(self, node: ast.match_case) -> ast.AST:
@@ -221,12 +223,14 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
-        if not any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+        if not any(isinstance(op, ast.In | ast.NotIn | ast.Is | ast.IsNot) for op in node.ops):
             return node
         if len(node.ops) > 1:
-            return _hook("leave", node, ast.Constant("`in` in a chain of comparisons"))
-        found = _hook("contains", node, node.left, node.comparators[0])
-        if isinstance(node.ops[0], ast.In):
+            return _hook("leave", node, ast.Constant("`in` or `is` in a chain of comparisons"))
+        is_membership = isinstance(node.ops[0], ast.In | ast.NotIn)
+        hook = "contains" if is_membership else "is_same"
+        found = _hook(hook, node, node.left, node.comparators[0])
+        if isinstance(node.ops[0], ast.In | ast.Is):
             return found
         return ast.copy_location(ast.UnaryOp(ast.Not(), found), node)
 

@@ -5,6 +5,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from umbel.frontend_dsl.graph import nodes
 from umbel.frontend_dsl.tools import Tool
+from umbel.frontend_dsl.tracing.few import Few
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
 from umbel.frontend_dsl.tracing.recorder import Recording
 from umbel.frontend_dsl.tracing.results import TraceJson, as_data
@@ -47,20 +48,6 @@ class TraceTool:
         raise LeaveTrace(f"{what} into the result of a tool", self._recording.path.site())
 
 
-class TraceFlag(TraceTool):
-    """A tool's True or False: a condition on it is a decision."""
-
-    def __bool__(self) -> bool:
-        subject = nodes.Ref(nodes.TOOLS, self.call_id)
-        return self._recording.path.observe(subject, lambda text: text == "True", "a condition")
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self) == other
-
-    def __hash__(self) -> int:
-        return hash(bool(self))
-
-
 def call_tool(recording: Recording, tool: Tool, *args: Any, **options: Any) -> Any:
     """Record a call. Constant arguments are checked now, the others when the graph runs."""
     path = recording.path
@@ -91,7 +78,8 @@ def _result(recording: Recording, tool: Tool, call_id: str) -> Any:
     owner = (nodes.TOOLS, call_id)
     if hint is bool:
         recording.path.set(("outcomes", owner), ("False", "True"))
-        return TraceFlag(recording, call_id)
+        values = {"False": False, "True": True}
+        return Few(recording.path, nodes.Ref(*owner), values, nodes.ToolValue(call_id))
     texts = get_args(hint) if get_origin(hint) is Literal else ()
     is_text = hint is str or (texts and all(isinstance(text, str) for text in texts))
     if not is_text:

@@ -13,7 +13,7 @@ def without_redundant_waits(block: Block, known: Values = frozenset()) -> Block:
     """
     out: list[AnyNode] = []
     for index, node in enumerate(block):
-        if isinstance(node, Await):
+        if isinstance(node, Await) and not node.is_json:
             value = (node.branch, node.name)
             following = block[index + 1] if index + 1 < len(block) else None
             if value in known or _first_new_read(following, known) == value:

@@ -5,6 +5,7 @@ the same eager and compiled.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from unit.frontend_dsl.fake_client import FakeClient, FakeModel
 
@@ -64,6 +65,18 @@ def calls(s: State) -> None:
     s += breaks(s["question"])  # fails
 
 
+class Row(msgspec.Struct):
+    age: list[str]  # the fake model writes a number
+
+
+@program
+def decodes(s: State) -> Any:
+    s += "row " + gen("row", json_schema=Row)
+    row = s.json("row")  # fails
+    s += breaks("not reached")
+    return row
+
+
 def ends_with(text: str) -> Callable[[Sequence[int]], bool]:
     return lambda context: list(context[-len(text) :]) == list(map(ord, text))
 
@@ -73,6 +86,7 @@ CASES = {
     "an item of a map": (maps, "fail", "gen('x')", "root/fork1[0]", body),
     "a pair of a reduce": (reduces, "fail", "gen('both')", "root/fork1[0]", pair),
     "a chosen branch": (chooses, "fail", "gen('rest')", "root/best2[0]", chooses.function),
+    "JSON of another type": (decodes, "nothing", "gen('row')", "root", decodes.function),
     "a tool": (calls, "nothing", "breaks(...)", "root", calls.function),
 }
 

@@ -16,6 +16,7 @@ from umbel.frontend_dsl import (
     tool,
 )
 from umbel.frontend_dsl.driver import Driver
+from umbel.frontend_dsl.graph.nodes import walk
 from umbel.frontend_dsl.graph.serial import from_json, to_json
 from umbel.runtime.errors import InvalidRequest, RequestCancelled
 
@@ -293,3 +294,121 @@ def test_a_body_that_changes_something_outside_is_followed_with_the_program() ->
             outcomes.add(str(made.run(client).result))
 
     assert len(outcomes) == 1
+
+
+def flag_of(branch: State, document: str) -> bool:
+    branch += document + select("good", ["yes", "no"])
+    if branch["good"] == "yes":
+        branch += gen("why", max_tokens=2)
+        return True
+    return False
+
+
+def grade_of(branch: State, document: str) -> int | None:
+    branch += document + select("grade", ["a", "b", "c"])
+    grades = {"a": 1, "b": 2}
+    return grades.get(branch["grade"])
+
+
+def length_of(branch: State, document: str) -> int:
+    branch += document + gen("words", max_tokens=3)
+    return len(branch["words"]) if branch["words"] != "zz" else 0
+
+
+def only_appends(branch: State, document: str) -> None:
+    branch += document + select("good", ["yes", "no"])
+    if branch["good"] == "yes":
+        branch += gen("why", max_tokens=2)
+
+
+def many_things(branch: State, document: str) -> dict[str, Any]:
+    branch += document + gen("person", json_schema={"type": "object"})
+    branch += select("good", ["yes", "no"])
+    is_good = branch["good"] == "yes"
+    if is_good:
+        branch += gen("why", max_tokens=2)
+    return {"who": branch.json("person"), "good": is_good, "tags": [branch["good"], "x"]}
+
+
+def _uses_flags(s: State, documents: list[str]) -> Any:
+    flags = s.map(flag_of, documents)
+    s += "good" if flags[0] else "bad"
+    if flags[1] is True:
+        s += gen("more", max_tokens=2)
+    match flags[2]:
+        case True:
+            s += "!"
+        case False:
+            s += "?"
+    return flags, f"{flags[3]}", int(flags[4]), isinstance(flags[5], bool)
+
+
+def _uses_grades(s: State, documents: list[str]) -> Any:
+    grades = s.map(grade_of, documents)
+    s += "none" if grades[0] is None else f"grade {grades[0]}"
+    best = max(grades[1] or 0, 2)
+    s += gen("end", max_tokens=1 + best)
+    return grades, best
+
+
+def _uses_lengths(s: State, documents: list[str]) -> Any:
+    lengths = s.map(length_of, documents)
+    if lengths[0] > 1:
+        s += "long"
+    s += gen("end", max_tokens=2)
+    return lengths
+
+
+def _uses_nothing(s: State, documents: list[str]) -> Any:
+    s.map(only_appends, documents)
+    s += gen("end", max_tokens=2)
+    return s["end"]
+
+
+def _uses_many(s: State, documents: list[str]) -> Any:
+    found = s.map(many_things, documents)
+    s += "".join(item["tags"][0] for item in found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "function", [_uses_flags, _uses_grades, _uses_lengths, _uses_nothing, _uses_many]
+)
+def test_bodies_that_decide_may_return_any_plain_value(function: Any) -> None:
+    """With twenty items, paths that multiply would be a million."""
+    made = program(function)
+    documents = [f"item{i} " for i in range(20)]
+    outcomes = set()
+    for face in (made.eager(), made, made.with_passes([])):
+        for seed in range(2):
+            with FakeClient(seed=seed) as client:
+                state = face.run(client, documents=documents)
+            outcomes.add(repr((state.result, _tree(state))))
+
+    assert len(outcomes) == 1
+    graph = made.compile(documents=documents).graph
+    assert graph is not None
+    assert "goes on in Python" not in made.explain()
+    assert sum(1 for _ in walk(graph.body)) < 20 * 12
+    with FakeClient() as client:
+        state = GraphProgram(from_json(to_json(graph))).run(client, documents=documents)
+    assert outcomes == {repr((state.result, _tree(state)))}
+
+
+def test_maps_whose_paths_multiply_are_named_with_their_line() -> None:
+    def mixed(branch: State, word: str) -> Any:
+        branch += word + gen("x", max_tokens=2)
+        if branch["x"] == "zz":
+            return None
+        return branch["x"]
+
+    @program
+    def maps(s: State, words: list[str]) -> Any:
+        return s.map(mixed, words)
+
+    compiled = maps.compile(words=["a"] * 12)
+
+    assert compiled.graph is None
+    line = maps.function.__code__.co_firstlineno + 2
+    assert f"test_map.py:{line} decides and returns None or a text" in maps.explain()
+    assert maps.compile(words=["a"] * 3).graph is not None

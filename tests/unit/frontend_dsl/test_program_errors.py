@@ -228,7 +228,7 @@ def test_roles_do_not_nest() -> None:
         with s.user():
             s += user("x")
 
-    with FakeClient() as client, pytest.raises(ProgramError, match="inside a user message"):
+    with FakeClient() as client, pytest.raises(ProgramError, match="inside one of user"):
         nested.run(client)
 
 

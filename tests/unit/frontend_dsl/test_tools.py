@@ -234,3 +234,53 @@ def test_many_calls_share_a_bounded_number_of_threads() -> None:
     assert [state.result for state in states] == [f"{i}:umbel-tool" for i in range(300)]
     tools = [t for t in threading.enumerate() if t.name.startswith("umbel-tool")]
     assert len(tools) <= MAX_WORKERS
+
+
+@tool
+def look_up(text: str) -> dict[str, int] | None:
+    return None if len(text) < 3 else {"a": 1}
+
+
+def _by_is(found: Any) -> str:
+    return "none" if found is None else "some"
+
+
+def _by_is_not(found: Any) -> str:
+    return "some" if found is not None else "none"
+
+
+def _by_isinstance(found: Any) -> str:
+    return "some" if isinstance(found, dict) else "none"
+
+
+def _by_pattern(found: Any) -> str:
+    match found:
+        case None:
+            return "none"
+        case {"a": 1}:
+            return "some"
+    return "other"
+
+
+def _by_pattern_in_a_tuple(found: Any) -> str:
+    match (1, found):
+        case (1, None):
+            return "none"
+    return "some"
+
+
+@pytest.mark.parametrize(
+    "look", [_by_is, _by_is_not, _by_isinstance, _by_pattern, _by_pattern_in_a_tuple]
+)
+def test_python_never_sees_what_stands_for_a_result_that_is_not_known(look: Any) -> None:
+    """Such looks ask no method of a value, so nothing but the program's own text can show them."""
+
+    @program
+    def looks(s: State, text: str) -> Any:
+        s += text + gen("x", max_tokens=2)
+        return look(look_up(text)), is_short(text) is True, isinstance(is_short(text), bool)
+
+    for face in _faces(looks):
+        with FakeClient() as client:
+            results = [face.run(client, text=text).result for text in ("ab", "abcd")]
+        assert results == [("none", True, True), ("some", False, True)]

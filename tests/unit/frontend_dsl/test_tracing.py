@@ -44,7 +44,7 @@ def test_arguments_stand_in_texts_in_all_the_usual_ways() -> None:
     def texts(s: State, name: str, items: list[str]) -> str:
         s += f"{name}|{name:>8}|{name!r:10}|{name.upper()}"
         s += "plus " + name + "!"
-        s += ", ".join(items) + f" and {len(items)}"
+        s += ", ".join(item for item in items) + f" and {len(items)}"
         s += f"{name[1:]} {items[0].strip()}"
         for number, item in enumerate(items):
             s += f"{number}. {item}\n"
@@ -331,7 +331,9 @@ def test_a_typed_json_value_is_returned_as_its_type() -> None:
 
 
 def test_a_graph_has_the_schema_that_an_engine_makes_of_a_type() -> None:
-    """A type has the fields that it has: a stored graph must not let a model add others."""
+    """A type has the fields that it has, and integers without `.0`: a stored graph must not let a
+    model write anything else.
+    """
 
     @program
     def extract(s: State, text: str) -> Any:
@@ -340,11 +342,12 @@ def test_a_graph_has_the_schema_that_an_engine_makes_of_a_type() -> None:
         return s.json("person")
 
     call = next(node for node in walk(extract.graph.body) if isinstance(node, Generate))
-    stored, typed = (load_schema(schema, Limits()).value
+    stored, typed = (load_schema(schema, Limits())
                      for schema in (call.options["json_schema"], Person))  # fmt: skip
 
     assert stored == typed
-    assert stored["$defs"]["Person"]["additionalProperties"] is False
+    assert stored.is_typed
+    assert stored.value["$defs"]["Person"]["additionalProperties"] is False
 
 
 def test_a_comparison_that_can_never_hold_is_reported() -> None:
@@ -355,6 +358,20 @@ def test_a_comparison_that_can_never_hold_is_reported() -> None:
 
     line = typo.function.__code__.co_firstlineno + 3
     assert f"test_tracing.py:{line}: 'x' can never be 'Yes' here" in str(typo.compile())
+
+
+def test_a_comparison_with_what_a_regex_does_not_match_is_reported() -> None:
+    @program
+    def typo(s: State) -> str:
+        s += gen("x", regex="[0-9]{1,6}")
+        if s["x"] == "seven":
+            return "a"
+        return "b" if s["x"] == "7" else "c"
+
+    line = typo.function.__code__.co_firstlineno + 3
+    found = str(typo.compile())
+    assert f"test_tracing.py:{line}: 'x' can never be 'seven' here; its regex is" in found
+    assert "can never be '7'" not in found
 
 
 def test_threads_share_one_compilation() -> None:
