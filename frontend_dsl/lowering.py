@@ -187,7 +187,7 @@ class GraphRun:
             return False  # its fork wakes the lane
         if isinstance(node, nodes.Join):
             return self._is_joined(node, lane)
-        if nodes.reads_of(node) and not self._has_values(node, lane):
+        if not self._has_values(node, lane):
             self._readers[item] = None
             lane.is_waiting = True
             return False

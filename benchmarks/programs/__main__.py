@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.programs import remote, ways
 from benchmarks.programs.comparison import Comparison, compare, table, tie_lines, total_line
 from benchmarks.programs.remote import run_remotely
-from benchmarks.programs.suite import SUITE
+from benchmarks.programs.suite import SUITE, chosen
 from benchmarks.programs.workload import Workload
 from rich.console import Console
 
@@ -28,7 +28,7 @@ PLAIN = {
 def main() -> int:
     args = _parser().parse_args()
     console = Console(width=220)
-    workloads = _chosen(args.only, 2 if args.quick else args.cases)
+    workloads = chosen(args.only, 2 if args.quick else args.cases)
     if args.remote is not None:
         return _remotely(args, workloads, console)
     options = {"dtype": args.dtype, "num_threads": args.threads}
@@ -114,15 +114,6 @@ def _parser() -> argparse.ArgumentParser:
     remotely.add_argument("--against", type=Path, metavar="FILE",
                           help="numbers of a run in process (--json), to stand beside")  # fmt: skip
     return parser
-
-
-def _chosen(only: str | None, num_cases: int | None) -> list[Workload]:
-    names = list(SUITE) if only is None else only.split(",")
-    unknown = [name for name in names if name not in SUITE]
-    if unknown:
-        sys.exit(f"there is no program {unknown[0]!r}; there are {', '.join(SUITE)}")
-    chosen = [SUITE[name] for name in names]
-    return chosen if num_cases is None else [one.first(num_cases) for one in chosen]
 
 
 def _faults(comparisons: list[Comparison], *, must_be_same: bool) -> list[str]:

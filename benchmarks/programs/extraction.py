@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 import msgspec
-from benchmarks.programs.workload import Case, Workload, load
+from benchmarks.programs.workload import Case, Workload, load, typed
 
 import umbel
 from umbel.frontend_dsl import State
@@ -45,6 +45,6 @@ WORKLOAD = Workload(
         Case({"text": message["text"]}, msgspec.convert(message["want"], Announcement))
         for message in MESSAGES[NUM_SHOTS:]
     ],
-    is_valid=lambda result: isinstance(result, Announcement) and 1 <= result.day <= 31,
-    is_right=lambda expected, result: result == expected,
+    is_valid=lambda result: typed(result, Announcement) is not None,
+    is_right=lambda expected, result: typed(result, Announcement) == expected,
 )

@@ -3,7 +3,7 @@
 from typing import Literal
 
 import msgspec
-from benchmarks.programs.workload import Case, Workload, fables
+from benchmarks.programs.workload import Case, Workload, fables, typed
 
 import umbel
 from umbel.frontend_dsl import State
@@ -41,5 +41,7 @@ WORKLOAD = Workload(
     "judge of texts (LLM judge)",
     judge,
     [Case({"text": fables()[title]}) for title in TITLES],
-    is_valid=lambda result: isinstance(result[1], Verdict) and set(result[0]) <= {"Yes", "No"},
+    is_valid=lambda result: (
+        typed(result[1], Verdict) is not None and set(result[0]) <= {"Yes", "No"}
+    ),
 )

@@ -64,16 +64,19 @@ def run_remotely(
     template: str,
     repeats: int,
     abilities: Abilities = Abilities(),
+    empty: Callable[[], object] | None = None,
 ) -> list[RemoteRun]:
-    """The fastest of `repeats` for each, with an empty cache where the server can be asked for one.
+    """The fastest of `repeats` for each, with a cache that `empty` emptied; None: the server is
+    asked to, if it can be.
 
     `model` None: the first that the server has. What the server cannot do is noted as an error.
     """
+    empty = empty or partial(flush, url)
     with Remote(
         url, model=model or first_model(url), structured_outputs=abilities.structured_outputs,
         scores=abilities.scores, template=template,
     ) as remote:  # fmt: skip
-        return [run_on(remote, workload, repeats, partial(flush, url)) for workload in workloads]
+        return [run_on(remote, workload, repeats, empty) for workload in workloads]
 
 
 def run_on(

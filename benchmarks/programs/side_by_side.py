@@ -8,16 +8,17 @@ Each way first runs one case that does not count, so grammars and graphs are mad
 """
 
 import argparse
+import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.programs.remote import Abilities, RemoteRun, flush, run_on, run_remotely
-from benchmarks.programs.suite import SUITE
+from benchmarks.programs.suite import SUITE, chosen
 from benchmarks.programs.workload import Workload
 from rich import box
 from rich.console import Console
@@ -38,8 +39,7 @@ _LLAMA_CPP = Abilities(structured_outputs="gbnf", scores=False)
 
 def main() -> int:
     args = _parser().parse_args()
-    names = list(SUITE) if args.only is None else args.only.split(",")
-    workloads = [SUITE[name].first(args.cases) for name in names]
+    workloads = chosen(args.only, args.cases)
     runs = in_process(workloads, args.threads) | on_umbel_serve(workloads, args.threads)
     if args.llama_python is not None:
         model = args.llama_model or str(find_model(None).path)
@@ -71,19 +71,25 @@ def on_umbel_serve(workloads: Sequence[Workload], threads: int) -> Runs:
             url = f"http://{endpoint.host}:{endpoint.port}"
             server, empty = connect(url), partial(flush, url)
             graphs = [run_on(server, workload, 1, empty) for workload in workloads]
-            calls = _call_by_call(url, workloads, Abilities())
+            calls = _calls(url, workloads, Abilities(), empty)
     return {"Umbel served, graphs": graphs, "Umbel served, calls": calls}
 
 
 def on_llama_cpp(workloads: Sequence[Workload], threads: int, python: str, model: str) -> Runs:
     with serving.served("llama.cpp", python, model, threads, os.environ) as endpoint:
         url = f"http://{endpoint.host}:{endpoint.port}"
-        return {"llama.cpp served, calls": _call_by_call(url, workloads, _LLAMA_CPP)}
+
+        def displace() -> None:  # the server keeps the KV of the last prompt, and no other
+            asyncio.run(serving.complete(endpoint, "One", 1))
+
+        return {"llama.cpp served, calls": _calls(url, workloads, _LLAMA_CPP, displace)}
 
 
-def _call_by_call(url: str, workloads: Sequence[Workload], abilities: Abilities) -> list[RemoteRun]:
+def _calls(
+    url: str, workloads: Sequence[Workload], abilities: Abilities, empty: Callable[[], object]
+) -> list[RemoteRun]:
     return run_remotely(url, workloads, model=serving.MODEL, template="chatml", repeats=1,
-                        abilities=abilities)  # fmt: skip
+                        abilities=abilities, empty=empty)  # fmt: skip
 
 
 def table(runs: Runs) -> Table:

@@ -1,5 +1,7 @@
 """The workloads: those of the paper, then what programs also are."""
 
+import sys
+
 from benchmarks.programs import (
     chats,
     documents,
@@ -31,3 +33,12 @@ SUITE: dict[str, Workload] = {
     "voting": voting.WORKLOAD,
     "summary": summary.WORKLOAD,
 }
+
+
+def chosen(only: str | None, num_cases: int | None) -> list[Workload]:
+    """The workloads named in `only` ("NAME,..."; None: all), the first cases of each."""
+    names = list(SUITE) if only is None else only.split(",")
+    unknown = [name for name in names if name not in SUITE]
+    if unknown:
+        sys.exit(f"there is no program {unknown[0]!r}; there are {', '.join(SUITE)}")
+    return [SUITE[name].first(num_cases) for name in names]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from umbel.frontend_dsl import Program
 
 DATA = Path(__file__).parent / "data"
@@ -36,9 +38,17 @@ class Workload:
     def items(self) -> list[Mapping[str, Any]]:
         return [case.arguments for case in self.cases]
 
-    def first(self, num_cases: int) -> "Workload":
-        """The same with fewer cases."""
+    def first(self, num_cases: int | None) -> "Workload":
+        """The same with fewer cases; None: with all."""
         return replace(self, cases=self.cases[:num_cases])
+
+
+def typed(value: Any, kind: Any) -> Any:
+    """`value` as `kind`, as a server gives plain JSON. None: it does not fit."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return None
 
 
 def load(name: str) -> Any:

@@ -71,9 +71,10 @@ def _binary(function: Callable[[Any, Any], Any], *, is_reflected: bool) -> Calla
     return lambda self, other: function(self.known(), known(other))
 
 
-for _function in (bool, int, float, len, iter, hash, repr, abs, round):
-    setattr(Few, f"__{_function.__name__}__", _unary(_function))
-for _function in (operator.index, operator.neg):
+_UNARY: tuple[Callable[[Any], Any], ...] = (
+    bool, int, float, len, iter, hash, repr, abs, round, operator.index, operator.neg,
+)  # fmt: skip
+for _function in _UNARY:
     setattr(Few, f"__{_function.__name__}__", _unary(_function))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Few, f"__{_name}__", _binary(getattr(operator, _name), is_reflected=False))

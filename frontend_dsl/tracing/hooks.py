@@ -179,7 +179,7 @@ class Hooks:
             self.leave("a class pattern looks into a number that is not known yet")
         if isinstance(value, _HIDDEN):
             self.leave("a pattern looks into a value that is not known yet")
-        if type(value) in CONTAINERS and any(isinstance(v, (Few, *_HIDDEN)) for v in value):
+        if type(value) in CONTAINERS and _hides(value):
             self.leave("a pattern looks into a container with values that are not known yet")
         return known(value)
 
@@ -400,6 +400,15 @@ class Hooks:
 
 def _content(cell: CellType) -> Any:
     return cell.cell_contents
+
+
+def _hides(value: Any) -> bool:
+    """Whether there is anything in `value` that Python's own patterns would not recognize."""
+    if isinstance(value, dict):
+        return any(map(_hides, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_hides, value))
+    return isinstance(value, (Few, *_HIDDEN))
 
 
 def _is_plain_method(function: BuiltinFunctionType) -> bool:

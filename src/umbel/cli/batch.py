@@ -16,7 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
 from umbel.cli import requests_batch
 from umbel.cli.engine_options import add_engine_arguments, start_engine
@@ -109,7 +109,7 @@ def annotations(target: Program | GraphProgram) -> dict[str, Any]:
 def cost_table(costs: CostReport) -> Table:
     """Per call site what the batch cost, earlier runs of it included."""
     columns = ("calls", "computed", "reused", "forced", "drafted", "output", "rows/step", "seconds")
-    table = Table("call", *columns, box=None)
+    table = Table(Column("call", overflow="fold"), *columns, box=None)
     for site, cost in sorted(costs.by_site.items()):
         table.add_row(site, *_numbers(cost))
     table.add_row("in all", *_numbers(costs.total), style="bold")

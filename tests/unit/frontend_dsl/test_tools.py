@@ -269,9 +269,19 @@ def _by_pattern_in_a_tuple(found: Any) -> str:
     return "some"
 
 
-@pytest.mark.parametrize(
-    "look", [_by_is, _by_is_not, _by_isinstance, _by_pattern, _by_pattern_in_a_tuple]
-)
+def _by_pattern_further_in(found: Any) -> str:
+    match {"a": [found]}:
+        case {"a": [None]}:
+            return "none"
+    return "some"
+
+
+LOOKS = [
+    _by_is, _by_is_not, _by_isinstance, _by_pattern, _by_pattern_in_a_tuple, _by_pattern_further_in,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("look", LOOKS)
 def test_python_never_sees_what_stands_for_a_result_that_is_not_known(look: Any) -> None:
     """Such looks ask no method of a value, so nothing but the program's own text can show them."""
 
