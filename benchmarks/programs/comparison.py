@@ -95,7 +95,7 @@ def compare(engine: Engine, plain: Engine | None, workload: Workload, repeats: i
 def table(comparisons: Sequence[Comparison]) -> Table:
     """Markdown when it is printed wide enough."""
     columns = (
-        "program", "cases", "calls", "compiled", "eager", "one at a time", "ratio",
+        "program", "cases", "calls", "steps, eager", "compiled", "eager", "one at a time", "ratio",
         "tokens computed", "needed", "reused", "of the best", "same", "right",
     )  # fmt: skip
     made = Table(*columns, box=box.MARKDOWN)
@@ -111,6 +111,7 @@ def _row(one: Comparison) -> list[str]:
     return [
         f"{num_cases}",
         f"{one.compiled.num_calls}",
+        f"{one.compiled.num_steps}, {one.eager.num_steps}",
         f"{one.compiled.wall_s:.2f} s",
         f"{one.eager.wall_s:.2f} s",
         "" if alone is None else f"{alone.wall_s:.1f} s",
