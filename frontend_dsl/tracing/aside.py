@@ -26,6 +26,13 @@ class NotApart(Exception):
     """
 
 
+def multiplying(reason: NotApart) -> str:
+    return (
+        f"the body of this map {reason}, so each item multiplies the paths; let it return texts, "
+        "numbers, constants, or containers of them, the same on all ways"
+    )
+
+
 @dataclass(slots=True, eq=False)
 class Aside:
     """`run()` runs the body, which `sees` all that it could change outside of itself."""

@@ -34,7 +34,6 @@ MAX_FORGETFUL_RUNS = 300  # with paths that forget what they decided
 ATTEMPTS = ((False, MAX_TURNS), (True, MAX_TURNS), (True, 8))
 MAX_NODES = 10_000  # of a graph, written out: what follows a decision may be there once per way
 
-_RETURN = "let it return texts, numbers, constants, or containers of them, the same on all ways"
 
 # One way of a decision: the texts that lead to it, None for all others; and what follows.
 Way = tuple[tuple[str, ...] | None, Block]
@@ -75,7 +74,7 @@ class Explorer:
     tools: dict[str, Any] = field(default_factory=dict)
     findings: dict[Finding, None] = field(default_factory=dict)
     leaves: list[LeaveTrace] = field(default_factory=list)
-    doubles: dict[Site, str] = field(default_factory=dict)  # see `Recording`
+    multiplies: dict[Site, str] = field(default_factory=dict)  # see `Recording`
     num_runs: int = 0
     num_met: int = 0
     forgets: bool = False
@@ -108,10 +107,7 @@ class Explorer:
         raise NotTraceable(LeaveTrace(f"{reason}{self._maps_that_multiply()}", self.start))
 
     def _maps_that_multiply(self) -> str:
-        return "".join(
-            f"; the body of the map at {site} {what}, so each item multiplies the paths: {_RETURN}"
-            for site, what in self.doubles.items()
-        )
+        return "".join(f"; {site}: {what}" for site, what in self.multiplies.items())
 
     def _whole(self, block: Block) -> Block:
         if self.leaves and _always_leaves(block):
@@ -181,7 +177,7 @@ class Explorer:
         path = Path(script, self._meet, self.findings, forgets=self.forgets,
                     max_turns=self.max_turns)  # fmt: skip
         recording = Recording(path, self.defaults, self.files, self.types)
-        recording.goes_apart, recording.doubles = self.goes_apart, self.doubles
+        recording.goes_apart, recording.multiplies = self.goes_apart, self.multiplies
         self.num_runs += 1
         try:
             limit = MAX_FORGETFUL_RUNS if self.forgets else MAX_RUNS

@@ -24,7 +24,7 @@ from umbel.frontend_dsl.errors import Site
 from umbel.frontend_dsl.graph.nodes import Op
 from umbel.frontend_dsl.state import reduced
 from umbel.frontend_dsl.tools import Tool
-from umbel.frontend_dsl.tracing.aside import Aside, NotApart
+from umbel.frontend_dsl.tracing.aside import Aside, NotApart, multiplying
 from umbel.frontend_dsl.tracing.choosing import trace_best
 from umbel.frontend_dsl.tracing.few import Few, known
 from umbel.frontend_dsl.tracing.leaving import LeaveTrace
@@ -46,6 +46,7 @@ from umbel.frontend_dsl.tracing.world import (
     is_pure_library,
 )
 
+MAX_MULTIPLYING_ITEMS = 6  # of a map whose body cannot be followed by itself: 64 paths
 _HIDDEN = (TraceJson, TraceTool)  # of which not even the type is known
 _STATES = (TraceState, TraceForks, TraceJson, TraceMeta, TraceTool)
 
@@ -284,17 +285,24 @@ class Hooks:
     ) -> list[Any]:
         """The bodies one after another: they depend on nothing of each other."""
         forks = state.fork(len(arguments)) if arguments else ()
-        return [self._item(follow, b, given) for b, given in zip(forks, arguments, strict=True)]
+        return [
+            self._item(follow, branch, given, len(arguments))
+            for branch, given in zip(forks, arguments, strict=True)
+        ]
 
-    def _item(self, follow: Any, branch: TraceState, given: tuple[Any, ...]) -> Any:
+    def _item(self, follow: Any, branch: TraceState, given: tuple[Any, ...], num_items: int) -> Any:
         run = functools.partial(follow, branch, *given)
         if not self.recording.goes_apart:
             return run()
         try:
             return Aside(self.recording, branch.path, run, lambda: freeze((follow, given))).value()
         except NotApart as error:
-            if str(error):
-                self.recording.doubles.setdefault(self._path.site(), str(error))
+            if not str(error):
+                return run()
+            site = self._path.site()
+            if num_items > MAX_MULTIPLYING_ITEMS:
+                raise LeaveTrace(multiplying(error), site) from None
+            self.recording.multiplies[site] = multiplying(error)
             return run()
 
     def _best(self, branches: Any, count: int = 1, *, key: Any) -> TraceForks:

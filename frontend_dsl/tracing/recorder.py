@@ -35,8 +35,8 @@ class Recording:
     states: dict[str, "TraceState"] = field(default_factory=dict)
     tools: dict[str, Tool] = field(default_factory=dict)
     goes_apart: bool = True  # bodies of maps are followed by themselves
-    # Calls of `map` whose bodies are not, and why: each item multiplies the paths.
-    doubles: dict[Site, str] = field(default_factory=dict)
+    # Calls of `map` whose bodies are not, and why.
+    multiplies: dict[Site, str] = field(default_factory=dict)
 
     def state(self, branch: str) -> "TraceState":
         return self.states.setdefault(branch, TraceState(self, branch))

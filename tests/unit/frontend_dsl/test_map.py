@@ -406,9 +406,27 @@ def test_maps_whose_paths_multiply_are_named_with_their_line() -> None:
     def maps(s: State, words: list[str]) -> Any:
         return s.map(mixed, words)
 
-    compiled = maps.compile(words=["a"] * 12)
-
-    assert compiled.graph is None
     line = maps.function.__code__.co_firstlineno + 2
-    assert f"test_map.py:{line} decides and returns None or a text" in maps.explain()
+    reason = "the body of this map decides and returns None or a text"
+    for number in (12, 1000):
+        assert maps.compile(words=["a"] * number).graph is None
+        assert f"test_map.py:{line}: {reason}" in maps.explain()
     assert maps.compile(words=["a"] * 3).graph is not None
+    with FakeClient() as client:
+        results = [face.run(client, words=["a"] * 12).result for face in (maps, maps.eager())]
+    assert results[0] == results[1]
+
+
+def test_two_maps_whose_paths_multiply_are_both_named() -> None:
+    def mixed(branch: State, word: str) -> Any:
+        branch += word + gen("x", max_tokens=2)
+        return None if branch["x"] == "zz" else branch["x"]
+
+    @program
+    def maps(s: State, words: list[str]) -> Any:
+        return s.map(mixed, words), s.map(mixed, words)
+
+    maps.compile(words=["a"] * 6)
+
+    line = maps.function.__code__.co_firstlineno + 2
+    assert f"test_map.py:{line}: the body of this map decides" in maps.explain()
