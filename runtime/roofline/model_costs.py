@@ -24,11 +24,13 @@ class StepCounts:
 
 @dataclass(frozen=True, slots=True)
 class ModelCosts:
-    """A model as far as cost is concerned. dtype: of weights and arithmetic."""
+    """A model as far as cost is concerned. dtype: of weights and arithmetic. measured_cut: what a
+    cut costs where bytes do not tell."""
 
     shape: ModelShape
     dtype: str
     kv_dtype: str
+    measured_cut: CutCost | None = None
 
     def count(self, plan: StepPlan) -> StepCounts:
         """Read off a plan; about half a microsecond for each of its runs.
@@ -75,6 +77,8 @@ class ModelCosts:
 
     def cut_cost(self) -> CutCost:
         """What the attention plan pays for reading a stretch of this model's KV apart."""
+        if self.measured_cut is not None:
+            return self.measured_cut
         row_tokens = cost.partial_result_tokens(
             group_size=self.shape.group_size,
             head_dim=self.shape.head_dim,

@@ -144,6 +144,12 @@ def test_a_cut_is_priced_by_the_model() -> None:
     assert cut.segment_tokens == CutCost().segment_tokens
 
 
+def test_a_cut_that_was_measured_is_priced_so() -> None:
+    cut = CutCost(row_tokens=200.0, segment_tokens=800.0)
+
+    assert replace(COSTS, measured_cut=cut).cut_cost() == cut
+
+
 def test_a_step_without_rows_has_no_work() -> None:
     counts = COSTS.count(StepPlan())
 
