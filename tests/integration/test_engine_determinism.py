@@ -229,14 +229,19 @@ def test_two_hundred_branches_compute_their_prefix_once(
             done.release()
 
     with engine(decoder, tokenizer) as made:
-        num_threads = threading.active_count()
+        num_threads = _count_threads()
         with made.hold():
             for branch in branches:
                 made.submit(branch, params, listener)
-        assert threading.active_count() == num_threads
+        assert _count_threads() == num_threads
         for _ in branches:
             assert done.acquire(timeout=120)
         stats = made.stats()
 
     assert stats.num_computed_tokens <= 1000 + 200 * 2
     assert stats.cache.num_cached_blocks <= 1000 // 16 + 1 + 200
+
+
+def _count_threads() -> int:
+    """Without the one that computes what grammars share, whenever the engine has nothing to do."""
+    return sum(not thread.name.startswith("umbel-grammar") for thread in threading.enumerate())
