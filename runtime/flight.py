@@ -82,7 +82,7 @@ class Flight:
         )
 
     def _captures(self) -> Callable[[], Captures]:
-        if self.constraint is None:
+        if self.constraint is None or self.constraint.capture_reader is None:
             return no_captures
         token_ids = tuple(self.request.tokens[self.request.num_prompt :])
         return partial(captures_of, self.constraint, token_ids)

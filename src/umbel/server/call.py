@@ -16,7 +16,14 @@ from dataclasses import dataclass, field
 from umbel.runtime.engine import Engine
 from umbel.runtime.errors import UmbelError
 from umbel.runtime.flight import CallHandle, ChunkListener
-from umbel.runtime.outputs import Chunk, Completion, FinishReason, TokenLogprob
+from umbel.runtime.outputs import (
+    Captures,
+    Chunk,
+    Completion,
+    FinishReason,
+    TokenLogprob,
+    no_captures,
+)
 from umbel.runtime.params import CONSTRAINT_KINDS, SamplingParams
 from umbel.server.thinking import Thought
 from umbel.server.trace import Trace
@@ -44,6 +51,7 @@ class Ending:
     num_output_tokens: int
     num_thought_tokens: int
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None
+    captures: Captures = field(default_factory=no_captures)  # of the answer, by its grammar
 
 
 @dataclass(slots=True)
@@ -229,6 +237,9 @@ class Call:
         is_answer = thought is not completion
         num_thought = thought.usage.num_output_tokens if thought is not None else 0
         first = thought or completion
+        captures = no_captures()
+        if is_answer and completion.find_captures is not no_captures:  # may take a second
+            captures = await self._loop.run_in_executor(self._workers, completion.captures)
         return Ending(
             finish_reason=completion.finish_reason,
             stop_reason=completion.stop_reason if is_answer else None,
@@ -237,6 +248,7 @@ class Call:
             num_output_tokens=num_thought + completion.usage.num_output_tokens * is_answer,
             num_thought_tokens=num_thought,
             prompt_logprobs=first.prompt_logprobs,
+            captures=captures,
         )
 
     async def _go_on(self, at: int, sequence: _Sequence) -> bool:

@@ -149,6 +149,7 @@ class _Answers:
             logprobs=self._logprobs(output),
             finish_reason=output.finish,
             stop_reason=output.ending.stop_reason if output.ending is not None else None,
+            captures=(output.ending.captures if output.ending is not None else {}) or UNSET,
         )
 
     def _logprobs(self, source: WholeOutput | News) -> ChatLogprobs | None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -167,6 +168,7 @@ class _Answers:
         self._endings[sequence] = ending
         choice.finish_reason = "stop" if ending.finish_reason is FinishReason.STOP else "length"
         choice.stop_reason = None if self._task.is_dry else ending.stop_reason
+        choice.captures = ending.captures or UNSET
 
     def _logprobs(self, piece: Piece, echoed: list[int]) -> CompletionLogprobs:
         of_prompt = piece.ending.prompt_logprobs if piece.ending is not None else None
@@ -185,6 +187,7 @@ def _add(choices: dict[int, CompletionChoice], news: CompletionChoice) -> None:
         return
     choice.text += news.text
     choice.finish_reason, choice.stop_reason = news.finish_reason, news.stop_reason
+    choice.captures = news.captures
     if choice.logprobs is not None and news.logprobs is not None:
         choice.logprobs.tokens += news.logprobs.tokens
         choice.logprobs.token_logprobs += news.logprobs.token_logprobs

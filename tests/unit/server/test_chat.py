@@ -218,6 +218,19 @@ def test_harmless_fields_and_nulls_change_nothing() -> None:
     assert answer.json["choices"] == plain.json["choices"]
 
 
+def test_the_parts_that_a_grammar_names_are_in_the_answer() -> None:
+    grammar = 'start: "to " city\ncity[capture]: /[A-Z][a-z]+/ "!"'
+    with server() as made:
+        made.script("to Oslo!")
+        named = made.post(CHAT, {"messages": user(), "guided_grammar": grammar})
+        plain = made.post(CHAT, {"messages": user(), "guided_regex": "to Oslo!"})
+
+    choice = named.json["choices"][0]
+    assert choice["message"]["content"] == "to Oslo!"
+    assert choice["captures"] == {"city": [{"text": "Oslo!", "start": 3, "end": 8}]}
+    assert "captures" not in plain.json["choices"][0]
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from umbel.runtime.outputs import Captures
 from umbel.server.protocol.fields import GenerationFields, UsageBody
 
 
@@ -148,6 +149,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: FinishName
     stop_reason: str | int | None = None
+    captures: Captures | UnsetType = UNSET  # ours: what a Lark grammar names
 
 
 class ChatAnswer(msgspec.Struct, kw_only=True):

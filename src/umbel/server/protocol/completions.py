@@ -3,7 +3,9 @@
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from umbel.runtime.outputs import Captures
 from umbel.server.protocol.fields import GenerationFields, UsageBody
 
 
@@ -28,6 +30,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     logprobs: CompletionLogprobs | None = None
     finish_reason: Literal["stop", "length"] | None = None
     stop_reason: str | int | None = None  # vLLM's: the stop string or token
+    captures: Captures | UnsetType = UNSET  # ours: what a Lark grammar names
 
 
 class CompletionAnswer(msgspec.Struct, kw_only=True):
