@@ -43,7 +43,7 @@ class Constraint:
         """The named parts of a finished output; () if the grammar names none or the text is not
         complete.
 
-        Takes some milliseconds for each thousand characters: not for the step loop. Raises
+        Takes milliseconds, for long and structured texts many: not for the step loop. Raises
         `UnsupportedGrammar` if the text can be read in too many ways.
         """
         return () if self.capture_reader is None else self.capture_reader.captures(token_ids)

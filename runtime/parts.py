@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Where attention computes in float32 its arithmetic binds, not reading: what is read once for all
-# saves a seventh of a token for each other reader, and a partial result costs 28 tokens a row, a
-# segment 110 (two cores with AVX2, three KV heads of 64).
+# Where attention computes in float32 its arithmetic binds, not reading: to read a token once for
+# all saves a seventh of it for each other reader. So prices are high (benchmarks/attention_costs.py
+# on two cores with AVX2; three KV heads of 64).
 _FLOATS_CUT = CutCost(row_tokens=200.0, segment_tokens=800.0)
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 

@@ -43,6 +43,7 @@ class BoundedReader:
         self._size = leaf.base.dfa.num_states
         # [S] the fewest tokens from each state to the end of a text, UNREACHABLE if there are none
         self._costs = fewest_tokens(base, self._size, vocabulary)
+        self._cost_of = np.array(self._costs, np.int64)
         self._bound = max((cost for cost in self._costs if cost < UNREACHABLE), default=0)
         self.start = base.start + leaf.max_tokens * self._size
         self._memo: dict[tuple[int, Residual], Reading] = {}
@@ -104,7 +105,7 @@ class BoundedReader:
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         left, own = divmod(state, self._size)
         ids, ends = self._base.ends(own, residual)
-        is_near = np.array(self._costs, np.int64)[ends] < left
+        is_near = self._cost_of[ends] < left
         return ids[is_near], ends[is_near] + (left - 1) * self._size
 
 

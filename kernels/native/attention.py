@@ -33,7 +33,7 @@ from umbel.kernels.native.attention_code import (
     soften,
 )  # fmt: skip
 from umbel.kernels.native.float_attention_code import (
-    MAX_QUERIES,
+    MAX_FLOAT_TILE,
     mix_floats,
     score_floats,
     soften_to_floats,
@@ -242,7 +242,7 @@ def _add_floats(
     # Where the next keys are, if slots follow each other. Anything may be asked for.
     num_parts, query, next_block = head_dim // 32, 0, 2 * head_dim * _BLOCK
     while query < num_queries:
-        num_tiled = min(MAX_QUERIES, num_queries - query)
+        num_tiled = min(MAX_FLOAT_TILE, num_queries - query)
         score_floats(
             num_tiled, q_floats + 4 * query * head_dim, 4 * head_dim, keys, offsets,
             (count + 3) // 4, num_parts, scores, 4 * _BLOCK, values,

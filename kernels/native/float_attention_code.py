@@ -16,8 +16,9 @@ from numba.extending import intrinsic
 from umbel.kernels.native.attention_code import make_soften
 from umbel.kernels.native.simd import F32, I32, I64, Builder, Emitter, Value
 
-MAX_QUERIES = 3  # of a tile: with four keys, or four vectors of values, their sums fill 12 of the
-_KEYS = 4  # 16 registers
+# Queries of a tile: with four keys, or four vectors of values, their sums fill 12 of 16 registers.
+MAX_FLOAT_TILE = 3
+_KEYS = 4
 _LANES = 8
 _PART = 4  # vectors of a part of 32 dimensions
 _F32X8, _I32X8 = ir.VectorType(F32, _LANES), ir.VectorType(I32, _LANES)
@@ -176,29 +177,23 @@ def _as_intrinsic(emit_tile: Any) -> Any:
     return tile
 
 
-_score_1, _score_2, _score_3 = map(_make_score_tile, (1, 2, 3))
-_mix_1, _mix_2, _mix_3 = map(_make_mix_tile, (1, 2, 3))
+def _by_count(one: Any, two: Any, three: Any) -> Any:
+    """(count, ...): the tile of so many queries, at most `MAX_FLOAT_TILE`."""
+
+    @njit
+    def call(count, rows, stride, pool, offsets, num, num_parts, out, out_stride, wanted):
+        if count == 3:
+            three(rows, stride, pool, offsets, num, num_parts, out, out_stride, wanted)
+        elif count == 2:
+            two(rows, stride, pool, offsets, num, num_parts, out, out_stride, wanted)
+        else:
+            one(rows, stride, pool, offsets, num, num_parts, out, out_stride, wanted)
+
+    return call
 
 
-@njit
-def score_floats(count, q, q_stride, pool, offsets, num_quads, num_parts, out, out_stride, wanted):
-    """Of `count` queries, at most `MAX_QUERIES`."""
-    if count == 3:
-        _score_3(q, q_stride, pool, offsets, num_quads, num_parts, out, out_stride, wanted)
-    elif count == 2:
-        _score_2(q, q_stride, pool, offsets, num_quads, num_parts, out, out_stride, wanted)
-    else:
-        _score_1(q, q_stride, pool, offsets, num_quads, num_parts, out, out_stride, wanted)
-
-
-@njit
-def mix_floats(count, p, p_stride, pool, offsets, num_keys, num_parts, out, out_stride, wanted):
-    if count == 3:
-        _mix_3(p, p_stride, pool, offsets, num_keys, num_parts, out, out_stride, wanted)
-    elif count == 2:
-        _mix_2(p, p_stride, pool, offsets, num_keys, num_parts, out, out_stride, wanted)
-    else:
-        _mix_1(p, p_stride, pool, offsets, num_keys, num_parts, out, out_stride, wanted)
+score_floats = _by_count(*map(_make_score_tile, (1, 2, 3)))
+mix_floats = _by_count(*map(_make_mix_tile, (1, 2, 3)))
 
 
 @intrinsic

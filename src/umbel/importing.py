@@ -1,4 +1,4 @@
-"""Imports of modules that bring torch with them, in a fifth less time."""
+"""Imports of modules that bring torch with them."""
 
 import gc
 import sys
@@ -8,7 +8,7 @@ from types import ModuleType
 
 def import_uncollected(name: str) -> ModuleType:
     """The module, imported without looking for garbage meanwhile, nor ever again in what is there
-    afterwards: modules are none, and to find that out took a fifth of an engine's start.
+    afterwards: modules are none, and finding that out over and over is a good part of a start.
     """
     if name in sys.modules:
         return import_module(name)  # another thread may still be at it: this waits

@@ -417,3 +417,17 @@ def test_a_graph_that_was_made_for_one_argument_refuses_others() -> None:
         assert made.run(client, words="a b").result == 2
         with pytest.raises(ProgramError, match=r"made for 'a b' alone, not 'c'; compile it"):
             made.run(client, words="c")
+
+
+def test_a_comparison_with_what_a_regex_does_not_match_is_reported() -> None:
+    @program
+    def typo(s: State) -> str:
+        s += gen("x", regex="[0-9]{1,6}")
+        if s["x"] == "seven":
+            return "a"
+        return "b" if s["x"] == "7" else "c"
+
+    line = typo.function.__code__.co_firstlineno + 3
+    found = str(typo.compile())
+    assert f"test_graphs.py:{line}: 'x' can never be 'seven' here; its regex is" in found
+    assert "can never be '7'" not in found

@@ -360,20 +360,6 @@ def test_a_comparison_that_can_never_hold_is_reported() -> None:
     assert f"test_tracing.py:{line}: 'x' can never be 'Yes' here" in str(typo.compile())
 
 
-def test_a_comparison_with_what_a_regex_does_not_match_is_reported() -> None:
-    @program
-    def typo(s: State) -> str:
-        s += gen("x", regex="[0-9]{1,6}")
-        if s["x"] == "seven":
-            return "a"
-        return "b" if s["x"] == "7" else "c"
-
-    line = typo.function.__code__.co_firstlineno + 3
-    found = str(typo.compile())
-    assert f"test_tracing.py:{line}: 'x' can never be 'seven' here; its regex is" in found
-    assert "can never be '7'" not in found
-
-
 def test_threads_share_one_compilation() -> None:
     @program
     def shared(s: State, name: str) -> str:
