@@ -1,7 +1,7 @@
 """The inner loops of attention in float32, for processors that do not multiply bfloat16.
 
-Keys and values are read where they lie: to pack them costs such a processor as much as scoring
-them for thirty queries. A score is a sum across lanes, of eight at a time; four keys share the last
+Keys and values are read where they lie: to pack them costs such a processor more than to score
+them for a few queries. A score is a sum across lanes, of eight at a time; four keys share the last
 steps of it.
 """
 
