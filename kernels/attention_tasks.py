@@ -3,6 +3,8 @@
 Called by `attention.AttentionStep`, once per step and window. Integers only: no keys, no queries.
 """
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,8 +13,10 @@ from umbel.kernels.attention_parts import KeyStretch, QueryRun
 # Keys of a task with so few rows that they are one: a lone row's tail would else be a task for each
 # KV head. The borders are positions, so that a row is cut the same whoever is beside it.
 PIECE_KEYS = 1024
-# Query rows of a task, the heads of a GQA group counted apart: keys are packed once for all.
-MAX_TASK_QUERIES = 48
+# Query rows of a task, the heads of a GQA group counted apart: keys are packed once for all. A long
+# run has tasks of more, as long as there remain `_MIN_TASKS` of them for the threads.
+_TASK_QUERIES, MAX_TASK_QUERIES = 48, 192
+_MIN_TASKS = 8
 
 Ints = NDArray[np.int64]
 
@@ -38,7 +42,8 @@ class TaskLists:
     ) -> None:
         self._window = window
         self._num_kv_heads = num_kv_heads
-        self._entries_per_task = max(1, MAX_TASK_QUERIES // group)
+        self._few_rows = max(1, _TASK_QUERIES // group)  # that are one task
+        self._most_rows = max(1, MAX_TASK_QUERIES // group)
         num_rows = np.array([run.num_rows for run in runs])
         self._first_rows = np.cumsum(num_rows) - num_rows
         starts = np.array([run.start for run in runs])
@@ -73,11 +78,11 @@ class TaskLists:
         for stretch in shared:
             num_rows = sum(runs[idx].num_rows for idx in stretch.run_idxs)
             end = stretch.position + stretch.num_keys
-            pieces += _pieces(stretch, end) if num_rows <= self._entries_per_task else [stretch]
+            pieces += _pieces(stretch, end) if num_rows <= self._few_rows else [stretch]
         lasts: list[KeyStretch] = []
         for idx, (run, tail) in enumerate(zip(runs, tails, strict=True)):
             last = tail
-            if run.num_rows <= self._entries_per_task and tail.num_keys > PIECE_KEYS:
+            if run.num_rows <= self._few_rows and tail.num_keys > PIECE_KEYS:
                 *before, last = _pieces(tail, run.start)
                 pieces += [KeyStretch(piece.position, piece.ranges, [idx]) for piece in before]
             lasts.append(last)
@@ -107,10 +112,12 @@ class TaskLists:
         """One stretch of keys with all rows that read it, whose entries are the next ones."""
         first_range = len(self._ranges)
         self._ranges += stretch.ranges
-        for begin in range(0, num_rows, self._entries_per_task):
-            count = min(self._entries_per_task, num_rows - begin)
-            first = self.num_results + begin
-            self._tasks.append((first_range, len(self._ranges), first, count))
+        wanted = max(self._few_rows, min(num_rows // _MIN_TASKS, self._most_rows))
+        num_tasks = -(-num_rows // wanted)
+        # Of the same size, nearly: kernels do best with many queries.
+        borders = [self.num_results + i * num_rows // num_tasks for i in range(num_tasks + 1)]
+        for first, stop in pairwise(borders):
+            self._tasks.append((first_range, len(self._ranges), first, stop - first))
         self.num_results += num_rows
 
     def _for_all_heads(self) -> Ints:

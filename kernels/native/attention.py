@@ -4,8 +4,9 @@ A task is a tile of query rows of one KV head over one list of slot ranges. It w
 blocks: packs a block once for all its rows, then scores, softens and mixes (online softmax in
 float32, weights rounded to bfloat16). Where the processor multiplies halves, tasks with many
 queries do so: to scale and convert a block costs as much as a few queries. Where it does not
-even multiply bfloat16, blocks are not packed: everything is float32, the weights too. Twin: the
-torch implementation in `umbel.kernels.attention`.
+even multiply bfloat16, they do so in integers of 16 bits, and in tasks with few queries blocks are
+not packed: everything is float32, the weights too. Twin: the torch implementation in
+`umbel.kernels.attention`.
 """
 
 import ctypes
@@ -15,7 +16,7 @@ import torch
 from numba import carray, cfunc, njit, types
 from torch import Tensor
 
-from umbel.kernels.attention_tasks import MAX_TASK_QUERIES, TaskLists
+from umbel.kernels.attention_tasks import TaskLists
 from umbel.kernels.native.attention_code import (
     highest,
     mix_tile_1,
@@ -51,6 +52,11 @@ from umbel.kernels.native.half_attention_code import (
     soften_to_halves,
     to_halves,
 )  # fmt: skip
+from umbel.kernels.native.int16_attention import (
+    add_int16_block,
+    pack_int16_block,
+    pack_int16_queries,
+)
 from umbel.kernels.native.program import run_kernel
 from umbel.kernels.native.simd import (
     fetch_add,
@@ -61,14 +67,23 @@ from umbel.kernels.native.simd import (
     scale_of,
     uint16_pointer,
 )  # fmt: skip
+from umbel.kernels.native.task_rows import (
+    BLOCK,
+    MAX_TILE,
+    ROW_FIELDS,
+    TASK_FIELDS,
+    copy_queries,
+    fill_offsets,
+    hide,
+    most_queries_of,
+    span,
+)
 from umbel.kernels.native.threads import has_bfloats, has_halves, keeps_code
 
-_BLOCK = 128  # keys packed at a time: 16 KiB of keys and as much of values for heads of 64
-TASK_FIELDS, ROW_FIELDS = 5, 4  # see `TaskLists`
 _MIN_HALF_QUERIES = 8  # of a task that is computed in half precision
+_MIN_INT16_QUERIES = 8  # of one in integers
 # Constants of the compiled code, which has nothing for others.
 _HAS_HALVES, _IN_FLOATS = has_halves(), not has_bfloats()
-_MAX_TILE = 8  # queries whose sums the registers hold
 
 
 @njit
@@ -128,46 +143,6 @@ def _halve(at, num_elements):
 
 
 @njit
-def _fill_offsets(ranges, place, count, slot_bytes, offsets):
-    """Byte offsets of the next `count` keys; `place` is the range and the key in it to go on at."""
-    filled = 0
-    while filled < count:
-        slot, length = ranges[2 * place[0]], ranges[2 * place[0] + 1]
-        taken = min(count - filled, length - place[1])
-        for i in range(taken):
-            offsets[filled + i] = (slot + place[1] + i) * slot_bytes
-        filled += taken
-        place[1] += taken
-        if place[1] == length:
-            place[0] += 1
-            place[1] = 0
-    for i in range(count, (count + 15) // 16 * 16):
-        offsets[i] = offsets[count - 1]  # a finite value, hidden behind a score of -inf
-
-
-@njit
-def _hide(scores, base, count, width, low, high):
-    """-inf for the keys of a block that a row does not see. Returns whether it sees any."""
-    first, last = max(0, low - base), min(count, high - base)
-    for i in range(0, min(first, width)):
-        scores[i] = -np.inf
-    for i in range(max(last, 0), width):
-        scores[i] = -np.inf
-    return first < last
-
-
-@njit
-def _copy_queries(rows, num_rows, group, head_bytes, q, q_stride, out):
-    """The queries of a task, one behind the other. q: of the first head of the group."""
-    for i in range(num_rows):
-        start = q + rows[ROW_FIELDS * i] * q_stride
-        source = carray(uint16_pointer(start), group * head_bytes // 2)
-        copy = carray(uint16_pointer(out + i * group * head_bytes), group * head_bytes // 2)
-        for d in range(group * head_bytes // 2):
-            copy[d] = source[d]
-
-
-@njit
 def _pack_block(k, v, offsets, num_vectors, num_parts, keys, values):
     for i in range(num_vectors):
         at, place = offsets.ctypes.data + 128 * i, 32 * 32 * num_parts * i
@@ -221,9 +196,9 @@ def _soften_tile(
     for i in range(num_tiled):
         query = first + i
         row = ROW_FIELDS * (query // group)
-        scores_at, weights_at = scores + 4 * i * _BLOCK, weights + weight_bytes * i * _BLOCK
-        view = carray(float32_pointer(scores_at), _BLOCK)
-        if _hide(view, base, count, 16 * num_vectors, rows[row + 1], rows[row + 2]):
+        scores_at, weights_at = scores + 4 * i * BLOCK, weights + weight_bytes * i * BLOCK
+        view = carray(float32_pointer(scores_at), BLOCK)
+        if hide(view, base, count, 16 * num_vectors, rows[row + 1], rows[row + 2]):
             tops[query], totals[query] = _soften_row(
                 scores_at, weights_at, num_vectors, scale, sums + 4 * query * head_dim,
                 head_dim // 16, tops[query], totals[query], is_half,
@@ -240,19 +215,19 @@ def _add_floats(
 ):  # fmt: skip
     """All queries of a task with the keys at `offsets`, in float32."""
     # Where the next keys are, if slots follow each other. Anything may be asked for.
-    num_parts, query, next_block = head_dim // 32, 0, 2 * head_dim * _BLOCK
+    num_parts, query, next_block = head_dim // 32, 0, 2 * head_dim * BLOCK
     while query < num_queries:
         num_tiled = min(MAX_FLOAT_TILE, num_queries - query)
         score_floats(
             num_tiled, q_floats + 4 * query * head_dim, 4 * head_dim, keys, offsets,
-            (count + 3) // 4, num_parts, scores, 4 * _BLOCK, values,
+            (count + 3) // 4, num_parts, scores, 4 * BLOCK, values,
         )  # fmt: skip
         _soften_tile(
             rows, group, query, num_tiled, head_dim, base, count, scale, scores, scores, sums, tops,
             totals, False,
         )  # fmt: skip
         mix_floats(
-            num_tiled, scores, 4 * _BLOCK, values, offsets, count, num_parts,
+            num_tiled, scores, 4 * BLOCK, values, offsets, count, num_parts,
             sums + 4 * query * head_dim, 4 * head_dim, keys + next_block,
         )  # fmt: skip
         query += num_tiled
@@ -266,7 +241,7 @@ def _add_block(
     """All queries of a task with one packed block of keys, in tiles of 8, 4, 2 or 1."""
     num_vectors, query = (count + 15) // 16, 0
     while query < num_queries:
-        num_tiled = _MAX_TILE
+        num_tiled = MAX_TILE
         while num_tiled > num_queries - query:
             num_tiled //= 2
         q_at = q_rows + 2 * query * head_dim
@@ -274,13 +249,13 @@ def _add_block(
             for i in range(0, num_vectors, 2):
                 _score_halves(
                     num_tiled, q_at, 2 * head_dim, keys + 32 * i * head_dim, head_dim // 2,
-                    factors + 4 * query, scores + 64 * i, 4 * _BLOCK,
+                    factors + 4 * query, scores + 64 * i, 4 * BLOCK,
                 )  # fmt: skip
         else:
             for i in range(num_vectors):
                 _score(
                     num_tiled, q_at, 2 * head_dim, keys + 32 * i * head_dim, head_dim // 2,
-                    scores + 64 * i, 4 * _BLOCK,
+                    scores + 64 * i, 4 * BLOCK,
                 )  # fmt: skip
         _soften_tile(
             rows, group, query, num_tiled, head_dim, base, count, scale, scores, weights, sums,
@@ -289,27 +264,15 @@ def _add_block(
         sums_at = sums + 4 * query * head_dim
         if _HAS_HALVES and is_half:
             _mix_halves(
-                num_tiled, weights, 2 * _BLOCK, values, head_dim // 32, 8 * num_vectors, sums_at,
+                num_tiled, weights, 2 * BLOCK, values, head_dim // 32, 8 * num_vectors, sums_at,
                 4 * head_dim, value_factor,
             )  # fmt: skip
         else:
             _mix(
-                num_tiled, weights, 2 * _BLOCK, values, head_dim // 32, 8 * num_vectors, sums_at,
+                num_tiled, weights, 2 * BLOCK, values, head_dim // 32, 8 * num_vectors, sums_at,
                 4 * head_dim,
             )  # fmt: skip
         query += num_tiled
-
-
-@njit
-def _span(ranges, first_range, stop_range, rows, num_rows):
-    """The keys of a task that any of its rows sees: first, past the last."""
-    num_keys, lowest, seen = 0, rows[1], rows[2]
-    for i in range(first_range, stop_range):
-        num_keys += ranges[2 * i + 1]
-    for i in range(1, num_rows):
-        lowest = min(lowest, rows[ROW_FIELDS * i + 1])
-        seen = max(seen, rows[ROW_FIELDS * i + 2])
-    return lowest, min(num_keys, seen)
 
 
 @cfunc(types.void(types.int64), cache=keeps_code())
@@ -325,19 +288,22 @@ def _attend(args):
     group, scale = load_int64(args, 11), carray(float32_pointer(args + 8 * 12), 1)[0]
     o, lse, num_heads = load_int64(args, 13), load_int64(args, 14), load_int64(args, 15)
     num_parts, slot_bytes = head_dim // 32, 2 * head_dim
-    block_bytes, rows_bytes = _BLOCK * slot_bytes, MAX_TASK_QUERIES * slot_bytes
-    memory = np.empty(2 * block_bytes + 3 * rows_bytes + 6 * 8 * _BLOCK + 64, np.uint8)
+    most_queries = most_queries_of(tasks, num_tasks, group)
+    block_bytes, rows_bytes = BLOCK * slot_bytes, most_queries * slot_bytes
+    tile_bytes = 6 * 8 * BLOCK
+    memory = np.empty(2 * block_bytes + 6 * rows_bytes + tile_bytes + 64, np.uint8)
     keys = (memory.ctypes.data + 63) // 64 * 64
-    values, sums, q_rows = (
-        keys + block_bytes, keys + 2 * block_bytes, keys + 2 * block_bytes + 2 * rows_bytes,
-    )  # fmt: skip
-    scores, weights = q_rows + rows_bytes, q_rows + rows_bytes + 4 * 8 * _BLOCK
-    offsets, place = np.empty(_BLOCK, np.int64), np.empty(2, np.int64)
-    tops, totals = np.empty(MAX_TASK_QUERIES, np.float32), np.empty(MAX_TASK_QUERIES, np.float32)
+    values, scores = keys + block_bytes, keys + 2 * block_bytes
+    weights, sums = scores + 4 * 8 * BLOCK, scores + tile_bytes
+    q_rows = sums + 2 * rows_bytes
+    q_floats, q_int16s = q_rows + rows_bytes, q_rows + 3 * rows_bytes
+    offsets, place = np.empty(BLOCK, np.int64), np.empty(2, np.int64)
+    tops, totals = np.empty(most_queries, np.float32), np.empty(most_queries, np.float32)
     # Of the queries, and of their scores with the keys of a block.
-    query_factors = np.empty(MAX_TASK_QUERIES, np.float32)
-    factors, value_factor = np.empty(MAX_TASK_QUERIES, np.float32), np.float32(1)
-    sums_view = carray(float32_pointer(sums), MAX_TASK_QUERIES * head_dim)
+    query_factors = np.empty(most_queries, np.float32)
+    factors, value_factor = np.empty(most_queries, np.float32), np.float32(1)
+    key_factors, value_factors = np.empty(BLOCK, np.float32), np.empty(head_dim, np.float32)
+    sums_view = carray(float32_pointer(sums), most_queries * head_dim)
     while True:
         task = TASK_FIELDS * fetch_add(args, 1)
         if task >= TASK_FIELDS * num_tasks:
@@ -347,27 +313,42 @@ def _attend(args):
         ranges = carray(int64_pointer(ranges_at), 2 * stop_range)
         rows = carray(int64_pointer(rows_at + 8 * ROW_FIELDS * first_row), ROW_FIELDS * num_rows)
         head, num_queries = kv_head * group, num_rows * group
-        _copy_queries(rows, num_rows, group, slot_bytes, q_at + head * slot_bytes, q_stride, q_rows)
+        copy_queries(rows, num_rows, group, slot_bytes, q_at + head * slot_bytes, q_stride, q_rows)
         is_half = _HAS_HALVES and num_queries >= _MIN_HALF_QUERIES
         if is_half:
             for query in range(num_queries):
                 query_factors[query] = _halve(q_rows + query * slot_bytes, head_dim)
-        sums_view[: num_queries * head_dim] = 0
+        sums_view[:] = 0
         tops[:num_queries] = -np.inf
         totals[:num_queries] = 0
         pool_offset = kv_head * num_slots * slot_bytes
-        if _IN_FLOATS:  # the queries, where others have packed keys
-            widen(q_rows, num_queries * head_dim // 16, keys)
-        lowest, stop = _span(ranges, first_range, stop_range, rows, num_rows)
+        is_int16 = _IN_FLOATS and num_queries >= _MIN_INT16_QUERIES
+        if is_int16:
+            pack_int16_queries(q_rows, num_queries, head_dim, q_int16s, query_factors)
+        if _IN_FLOATS:
+            widen(q_rows, num_queries * head_dim // 16, q_floats)
+        lowest, stop, num_keys = span(ranges, first_range, stop_range, rows, num_rows)
         place[0], place[1] = first_range, 0
-        for base in range(0, stop, _BLOCK):
-            count = min(_BLOCK, stop - base)
-            _fill_offsets(ranges, place, count, slot_bytes, offsets)
+        for base in range(0, stop, BLOCK):
+            # In integers a block's values share their scale, so that it has to hold the same keys
+            # whatever the rows of the task see of them.
+            count = min(BLOCK, (num_keys if is_int16 else stop) - base)
+            fill_offsets(ranges, place, count, slot_bytes, offsets)
             if base + count <= lowest:
                 continue
-            if _IN_FLOATS:
+            if is_int16 and pack_int16_block(
+                k_pool + pool_offset, v_pool + pool_offset, offsets.ctypes.data, count, head_dim,
+                keys, values, key_factors.ctypes.data, value_factors.ctypes.data,
+            ):  # fmt: skip
+                add_int16_block(
+                    rows, group, num_queries, q_int16s, query_factors, head_dim, base, count, scale,
+                    keys, values, key_factors.ctypes.data, value_factors.ctypes.data, scores,
+                    weights, sums, tops, totals,
+                )  # fmt: skip
+                continue
+            if _IN_FLOATS:  # with few queries; what is not finite, too
                 _add_floats(
-                    rows, group, num_queries, keys, head_dim, base, count, scale,
+                    rows, group, num_queries, q_floats, head_dim, base, count, scale,
                     k_pool + pool_offset, v_pool + pool_offset, offsets.ctypes.data, scores, sums,
                     tops, totals,
                 )  # fmt: skip
@@ -392,6 +373,8 @@ def _attend(args):
     # A use: numba frees an array after the last one, whoever has its address.
     memory[0] = 0
     factors[0] = 0
+    key_factors[0] = 0
+    value_factors[0] = 0
 
 
 @cfunc(types.void(types.int64), cache=keeps_code())
