@@ -7,6 +7,7 @@ of the real model; only the reading of weights and the arithmetic of products ar
 import torch
 from torch import Tensor
 
+from umbel.kernels.embedding import PlainEmbedding
 from umbel.kernels.norm import HeadNorm, RMSNorm
 from umbel.runtime.models.config import ModelConfig
 from umbel.runtime.models.decoder import Decoder, DecoderWeights, LayerWeights
@@ -28,7 +29,7 @@ class HollowLinear:
 def hollow_decoder(config: ModelConfig, dtype: torch.dtype) -> Decoder:
     """The model of `config` without its products. Its embedding is all ones."""
     weights = DecoderWeights(
-        embedding=torch.ones(config.vocab_size, config.hidden_size, dtype=dtype),
+        embedding=PlainEmbedding(torch.ones(config.vocab_size, config.hidden_size, dtype=dtype)),
         layers=[_layer(config) for _ in config.layers],
         final_norm=_norm(config),
         head=HollowLinear(config.hidden_size, config.vocab_size),

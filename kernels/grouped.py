@@ -3,7 +3,7 @@
 Made by the loader, multiplied by `linear.GroupedLinear`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,18 +45,31 @@ class GroupedWeight:
         outputs, inputs = self.codes.shape
         return outputs, inputs
 
+    def copied(self, copy: Callable[[Tensor], Tensor]) -> "GroupedWeight":
+        """The same weight, of copies that `copy` makes."""
+        offsets = None if self.offsets is None else copy(self.offsets)
+        return GroupedWeight(copy(self.codes), copy(self.scales), offsets)
+
     def dequantized(self) -> Tensor:
         """[O, I] float32."""
-        groups = self.codes.float().view(self.shape[0], -1, GROUP)
+        outputs, inputs = self.shape
+        groups = self.codes.float().view(outputs, inputs // GROUP, GROUP)
         groups.mul_(self.scales.float().unsqueeze(2))
         if self.offsets is not None:
             groups.add_(self.offsets.float().unsqueeze(2))
-        return groups.view(self.shape)
+        return groups.view(outputs, inputs)
+
+    @property
+    def size_bytes(self) -> int:
+        offset_bytes = 0 if self.offsets is None else self.offsets.nbytes
+        return self.codes.nbytes + self.scales.nbytes + offset_bytes
 
     def select_rows(self, idxs: Tensor) -> "GroupedWeight":
-        """The outputs `idxs` in that order. idxs: [n] int64."""
-        offsets = None if self.offsets is None else self.offsets[idxs]
-        return GroupedWeight(self.codes[idxs], self.scales[idxs], offsets)
+        """The outputs `idxs` in that order. idxs: [n] int64. Raises `IndexError` for others."""
+        offsets = None if self.offsets is None else self.offsets.index_select(0, idxs)
+        return GroupedWeight(
+            self.codes.index_select(0, idxs), self.scales.index_select(0, idxs), offsets
+        )
 
 
 def stack_rows(weights: Sequence[GroupedWeight]) -> GroupedWeight | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from umbel.kernels.native.threads import use_threads
 from umbel.radix_cache.tree import Namespace, NodeView, RadixCache
-from umbel.runtime import generation
+from umbel.runtime import generation, heap
 from umbel.runtime.choosing import TokenChooser
 from umbel.runtime.config import EngineConfig
 from umbel.runtime.constraints import WARM_UP_AFTER_S, CompilerStats
@@ -144,7 +144,9 @@ class Engine:
         try:
             if not self.step() and not self._inbox.wait(WARM_UP_AFTER_S):
                 with self._parts.compiler.warming():
-                    self._inbox.wait()
+                    if not self._inbox.wait(heap.GIVE_BACK_AFTER_S):
+                        heap.give_back()
+                        self._inbox.wait()
         except Exception as exc:
             # A bug in scheduling: what is running cannot be trusted any more, new requests can.
             self._deliver(self._scheduler.fail_all(self._failure("scheduling a step", exc)))

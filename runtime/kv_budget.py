@@ -6,7 +6,9 @@ The pool fills up with what may be wanted again, so its size is what the process
 import os
 from pathlib import Path
 
-OTHER_TOKENS = 16_384  # beside one request that needs the whole context
+# Beside one request that needs the whole context: 64 requests with 128 tokens of their own.
+# Arithmetic binds from 16 rows on, so room for more at once would not make more tokens a second.
+OTHER_TOKENS = 8192
 SMALLEST_BYTES = 256 << 20  # tokens of small models cost little
 LARGEST_SHARE = 8  # of the memory: one part in so many,
 ALWAYS_BYTES = 1 << 30  # but so much wherever the model asks for it

@@ -1,6 +1,5 @@
 """What an engine is made of, and how it comes from a configuration. Called once, at start."""
 
-import ctypes
 import gc
 import logging
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from umbel.kernels.linear import bound_shape_caches
 from umbel.kernels.native.threads import arithmetic, call_apart, is_available, use_threads
 from umbel.radix_cache.plan import CutCost
 from umbel.radix_cache.tree import Namespace
+from umbel.runtime import heap
 from umbel.runtime.chat import ChatTemplate
 from umbel.runtime.choosing import StepSampler
 from umbel.runtime.config import EngineConfig
@@ -109,15 +109,8 @@ def load_apart(config: EngineConfig) -> EngineParts:
     parts = call_apart(partial(load_parts, config))
     gc.collect()
     gc.freeze()
-    _give_back_memory()
+    heap.give_back()
     return parts
-
-
-def _give_back_memory() -> None:
-    """glibc keeps what loading has freed: 40 MiB of the embedded model's."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def load_parts(config: EngineConfig) -> EngineParts:

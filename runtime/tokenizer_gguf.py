@@ -100,8 +100,11 @@ def read_gguf(metadata: Mapping[str, Any], path: Path) -> TokenizerData:
     tokens = fields.strings("tokens")
     types = fields.types("token_type", len(tokens))
     names = _special_names(fields, tokens)
-    plain = _backend(fields, pre, tokens, types, names)
-    marked = _backend(fields, pre, tokens, types, names)
+    bpe = _bpe(fields, pre, tokens)
+    # Two, because what differs is state of a tokenizer. The merges they share, as 49k tokens take
+    # a tenth of a second and 9 MiB.
+    plain = _backend(bpe, pre, tokens, types, names)
+    marked = _backend(bpe, pre, tokens, types, names)
     plain.encode_special_tokens = True
     template = metadata.get("tokenizer.chat_template")
     chat_template = template if isinstance(template, str) else None
@@ -141,19 +144,22 @@ def _special_names(fields: "_Fields", tokens: Sequence[str]) -> dict[str, str]:
     return {f"{short}_token": tokens[i] for short, i in found.items() if i is not None}
 
 
+def _bpe(fields: "_Fields", pre: PreTokenizer, tokens: Sequence[str]) -> models.BPE:
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    merges = fields.merges()
+    try:
+        return models.BPE(vocab=vocab, merges=merges, ignore_merges=pre.ignore_merges)
+    except Exception as exc:  # the library raises bare Exception
+        raise ModelError(f"{fields.path} has malformed tokenizer.ggml.merges: {exc}") from exc
+
+
 def _backend(
-    fields: "_Fields",
+    bpe: models.BPE,
     pre: PreTokenizer,
     tokens: Sequence[str],
     types: Sequence[int],
     names: Mapping[str, str],
 ) -> Tokenizer:
-    vocab = {token: token_id for token_id, token in enumerate(tokens)}
-    merges = fields.merges()
-    try:
-        bpe = models.BPE(vocab=vocab, merges=merges, ignore_merges=pre.ignore_merges)
-    except Exception as exc:  # the library raises bare Exception
-        raise ModelError(f"{fields.path} has malformed tokenizer.ggml.merges: {exc}") from exc
     backend = Tokenizer(bpe)
     if pre.nfc:
         backend.normalizer = normalizers.NFC()

@@ -18,8 +18,8 @@ from umbel.runtime.params import SamplingParams
 
 
 class UmbelAdapter:
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.engine = Engine(args.model, num_threads=args.threads)
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
 
     def can_do(self, name: str) -> bool:
         return True
@@ -84,5 +84,9 @@ def _num_generated(state: State) -> int:
     return own + sum(_num_generated(branch) for branch in state.branches)
 
 
+def start(args: argparse.Namespace) -> UmbelAdapter:
+    return UmbelAdapter(Engine(args.model, num_threads=args.threads))
+
+
 if __name__ == "__main__":
-    measure.main("umbel", UmbelAdapter, run_agent)
+    measure.main("umbel", start, run_agent)

@@ -2,11 +2,12 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from umbel.kernels.embedding import GroupedEmbedding, PlainEmbedding
 from umbel.kernels.grouped import GroupedWeight, stack_rows
 from umbel.kernels.linear import (
     GroupedLinear,
@@ -173,13 +174,17 @@ class _Builder:
         self._int8 = Int8Layers(self._memory) if quantize == "int8" else None
 
     def build(self) -> DecoderWeights:
-        embedding = self._load(EMBEDDING)
+        table = self._table()
         layers = [self._layer(layer_prefix(idx)) for idx in range(self._config.num_layers)]
         weights = DecoderWeights(
-            embedding=embedding,
+            embedding=(
+                GroupedEmbedding(table, self._dtype)
+                if isinstance(table, GroupedWeight)
+                else PlainEmbedding(table)
+            ),
             layers=layers,
             final_norm=RMSNorm(self._norm_weight(FINAL_NORM), self._config.norm_eps),
-            head=self._head(embedding if self._config.tied_head else None),
+            head=self._head(table if self._config.tied_head else None),
         )
         if self._int8 is not None:
             self._int8.report()
@@ -203,11 +208,23 @@ class _Builder:
     def _load(self, name: str) -> Tensor:
         return self._reader.load(name, self._dtype)
 
-    def _head(self, embedding: Tensor | None) -> Linear:
-        grouped = self._grouped([HEAD if embedding is None else EMBEDDING])
-        if grouped is not None:
-            return self._product(grouped, None, torch.float32)
-        return self._product(self._load(HEAD) if embedding is None else embedding, None)
+    def _table(self) -> GroupedWeight | Tensor:
+        """The embedding as the file has it; dense where a tied head is, which then shares it."""
+        if self._config.tied_head and not self._can_group(self._reader.shapes[EMBEDDING]):
+            return self._load(EMBEDDING)
+        grouped = self._reader.load_grouped(EMBEDDING)
+        return self._load(EMBEDDING) if grouped is None else grouped.copied(self._memory.copy_of)
+
+    def _head(self, tied: GroupedWeight | Tensor | None) -> Linear:
+        weight = tied
+        if weight is None:
+            weight = self._grouped([HEAD]) or self._load(HEAD)
+        if isinstance(weight, GroupedWeight):
+            return self._product(weight, None, torch.float32)
+        return self._product(weight, None)
+
+    def _can_group(self, shape: Sequence[int]) -> bool:
+        return self._dtype == torch.bfloat16 and can_group(shape)
 
     def _product(
         self,
@@ -227,7 +244,7 @@ class _Builder:
         """Several weights as one, as they are quantized, if that can be multiplied here."""
         shapes = [self._reader.shapes[name] for name in names]
         shape = (sum(shape[0] for shape in shapes), shapes[0][1])
-        if self._dtype != torch.bfloat16 or not can_group(shape):
+        if not self._can_group(shape):
             return None
         weights = []
         for name in names:

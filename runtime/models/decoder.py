@@ -11,9 +11,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from umbel.kernels.activation import GATED_ACTIVATIONS
+from umbel.kernels.embedding import Embedding
 from umbel.kernels.linear import Linear
 from umbel.kernels.norm import HeadNorm, RMSNorm
 from umbel.kernels.rope import RopeTable, Rotation, rotate
@@ -54,7 +54,7 @@ class LayerWeights:
 class DecoderWeights:
     """All weights of a model. With a tied head, `head` is a second, packed copy of `embedding`."""
 
-    embedding: Tensor  # [V, E]
+    embedding: Embedding  # [V, E]
     layers: list[LayerWeights]
     final_norm: RMSNorm
     head: Linear  # [E] -> [V]
@@ -107,6 +107,11 @@ class Decoder:
         """
         return sum(product.weight_bytes for product in self._weights.products)
 
+    @property
+    def embedding_bytes(self) -> int:
+        """Bytes of the table that tokens are looked up in."""
+        return self._weights.embedding.held_bytes
+
     def forward(self, token_ids: Tensor, positions: Tensor, context: AttentionContext) -> Tensor:
         """token_ids, positions: [T] int64 -> hidden rows [T, E], before the final norm.
 
@@ -118,7 +123,7 @@ class Decoder:
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """[T] int64 -> the rows that enter the layers, [T, E], in new memory."""
-        x = functional.embedding(token_ids, self._weights.embedding)
+        x = self._weights.embedding(token_ids)
         return x if self._embedding_scale is None else x * self._embedding_scale
 
     def rotations(self, positions: Tensor) -> list[Rotation]:

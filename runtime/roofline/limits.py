@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from umbel.runtime import heap
 from umbel.runtime.roofline.devices import measure_cpu
 from umbel.runtime.roofline.records import Device
 
@@ -42,10 +43,13 @@ def _faster(old: Device, new: Device) -> Device:
 
 
 def _measure_apart() -> Device:
-    """Without workers that stay, which would slow the engine's down."""
+    """Without workers that stay, which would slow the engine's down, nor memory that does."""
     from umbel.kernels.native.threads import call_apart  # torch takes a second to import
 
-    return call_apart(measure_cpu)
+    try:
+        return call_apart(measure_cpu)
+    finally:
+        heap.give_back()
 
 
 CPU_LIMITS = MeasuredLimits(_measure_apart)  # a fact of the process, as the number of threads is

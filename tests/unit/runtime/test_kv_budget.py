@@ -2,13 +2,13 @@
 
 import os
 
-from umbel.runtime.kv_budget import default_kv_bytes, machine_memory_bytes
+from umbel.runtime.kv_budget import OTHER_TOKENS, default_kv_bytes, machine_memory_bytes
 
 GIB = 1 << 30
 
 
 def test_a_request_of_the_whole_context_fits_beside_others() -> None:
-    assert default_kv_bytes(50_000, 8192, 64 * GIB) == 50_000 * (8192 + 16_384)
+    assert default_kv_bytes(50_000, 8192, 64 * GIB) == 50_000 * (8192 + OTHER_TOKENS)
 
 
 def test_a_small_model_gets_more_tokens() -> None:

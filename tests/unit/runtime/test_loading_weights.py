@@ -11,7 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from umbel.kernels.native.threads import is_available
 from umbel.runtime.errors import ModelError
+from umbel.runtime.loading.gguf_file import GGUFFile
 from umbel.runtime.loading.load import load_model, read_config
 from umbel.runtime.loading.source import ModelSource, find_model
 from umbel.runtime.models.decoder import Decoder
@@ -212,6 +214,25 @@ def test_dummy_weights_need_a_config_only_and_depend_on_the_seed(tmp_path: Path)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert bool(first.isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_tokens_enter_the_embedded_model_as_the_rows_of_its_file(dtype: torch.dtype) -> None:
+    embedded = find_model(None)
+    table = torch.from_numpy(GGUFFile(embedded.path).load("token_embd.weight")).to(dtype)
+    token_ids = torch.tensor([0, 1, 17, 49_151, 17])
+
+    model = load_model(embedded, dtype=dtype)
+
+    assert torch.equal(model.embed(token_ids), table[token_ids])
+
+
+def test_a_quantized_embedding_is_held_as_its_codes_and_scales() -> None:
+    model = load_model(find_model(None), dtype=torch.bfloat16)
+
+    size = model.config.vocab_size * model.config.hidden_size
+    codes, dense = size + 2 * size // 32, 2 * size  # dense where the head is, which shares it
+    assert model.embedding_bytes == (codes if is_available() else dense)
 
 
 def test_dummy_weights_can_take_the_config_of_a_gguf_file() -> None:
