@@ -84,8 +84,9 @@ class PackedLinear:
 
 
 class NativeLinear:
-    """A bfloat16 layer that native kernels multiply with any number of rows: in half precision, or
-    in float32 where the processor has no arithmetic for bfloat16 either.
+    """A bfloat16 layer that native kernels multiply with any number of rows: in half precision, or,
+    where the processor has no arithmetic for bfloat16 either, in integers of 16 bits (quantized
+    weights) or in float32.
 
     The error against the exact product of the same bfloat16 rows is at most that of a weight
     rounded to bfloat16. A row's result is the same bits whatever rows are beside it.
@@ -101,8 +102,8 @@ class NativeLinear:
         arithmetic: threads.Arithmetic | None = None,
     ) -> None:
         """weight: [O, I], quantized or bfloat16; bias: [O] bfloat16 or None; out_dtype: bfloat16 or
-        float32. arithmetic: None: the machine's; "int8s" (quantized weights only) rounds rows to 8
-        bits, which errs by about a hundredth of the norm.
+        float32. arithmetic: None: the machine's best; "int8s" (quantized weights only) rounds rows
+        to 8 bits, which errs by about a hundredth of the norm.
 
         Raises `ValueError` where `is_native` is False, with "int8s" where `can_group` is.
         """

@@ -18,8 +18,8 @@ def main() -> None:
         return
     start_s = time.perf_counter()
     products = {"halves": "half_products", "bfloats": "bfloat_products", "floats": "float_products"}
-    # Those of integers too: `quantize` may ask for them.
-    for name in (*_MODULES, products[threads.arithmetic()], "int8_products"):
+    # Those of integers too: codes may want them, and `quantize` may ask for them.
+    for name in (*_MODULES, products[threads.arithmetic()], "integer_products"):
         importlib.import_module(f"umbel.kernels.native.{name}")
     print(f"native kernels: compiled or found in {time.perf_counter() - start_s:.1f} s")
 

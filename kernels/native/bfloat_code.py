@@ -62,6 +62,10 @@ def _bf16_bits(value: int) -> int:
     return ((127 + exponent) << 7) | ((value << 7 >> exponent) & 0x7F)
 
 
+def _add(emit: Emitter, total: Value, weights: Value, x: Value, offset: int) -> Value:
+    return emit.dot_pairs(total, weights, emit.load(emit.at(x, offset), I32, align=4))
+
+
 def _make_tiles(kind: WeightKind) -> Any:
     """Of 8, 4, 2 or 1 rows, with one panel."""
     # A chain of dependent sums must not be the limit.
@@ -70,8 +74,8 @@ def _make_tiles(kind: WeightKind) -> Any:
     )
 
 
-q4_tiles = _make_tiles(WeightKind(256, 2 * GROUP, _pairs_4bit, Emitter.dot_pairs, num_steps=2))
-q8_tiles = _make_tiles(WeightKind(512, 2 * GROUP, _pairs_8bit, Emitter.dot_pairs, num_steps=1))
+q4_tiles = _make_tiles(WeightKind(256, 2 * GROUP, _pairs_4bit, _add, num_steps=2))
+q8_tiles = _make_tiles(WeightKind(512, 2 * GROUP, _pairs_8bit, _add, num_steps=1))
 
 
 @intrinsic

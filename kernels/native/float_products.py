@@ -1,15 +1,13 @@
-"""Products of bfloat16 rows with weights of 4, 8 or 16 bits, multiplied in float32.
+"""Products of bfloat16 rows with bfloat16 weights, multiplied in float32.
 
-For processors without instructions for bfloat16; AVX2 is enough. Codes are multiplied as they are
-in the file, so the weights are not rounded again, with any number of rows: to convert a code costs
-two instructions beside the six that multiply it. A row's result is the same bits whatever other
-rows are multiplied with it.
+For processors without instructions for bfloat16; AVX2 is enough. A row's result is the same bits
+whatever other rows are multiplied with it.
 """
 
 import numpy as np
-from numba import cfunc, njit, types
+from numba import cfunc, types
 
-from umbel.kernels.native.float_code import bf16_tiles, float_row, q4_tiles, q8_tiles
+from umbel.kernels.native.float_code import bf16_tiles, float_row
 from umbel.kernels.native.simd import fetch_add, load_int64
 from umbel.kernels.native.threads import keeps_code
 
@@ -20,43 +18,17 @@ _PANELS_AT_ONCE = 4
 _ROWS_AT_ONCE = 48
 
 
-@njit
-def _tile(
-    bits, count, is_pair, panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias, y,
-    y_stride, is_float,
-):  # fmt: skip
-    if bits == 4:
-        q4_tiles(
-            count, is_pair, panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias,
-            y, y_stride, is_float,
-        )  # fmt: skip
-    elif bits == 8:
-        q8_tiles(
-            count, is_pair, panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias,
-            y, y_stride, is_float,
-        )  # fmt: skip
-    else:
-        bf16_tiles(
-            count, is_pair, panels, panel_bytes, steps, step_bytes, x, stride, sums, groups, bias,
-            y, y_stride, is_float,
-        )  # fmt: skip
-
-
 @cfunc(types.void(types.int64), cache=keeps_code())
 def _multiply(args):
-    panels, scales, x, stride, num_rows = (
-        load_int64(args, 1), load_int64(args, 2), load_int64(args, 3), load_int64(args, 4),
-        load_int64(args, 5),
-    )  # fmt: skip
+    panels, x, stride = load_int64(args, 1), load_int64(args, 3), load_int64(args, 4)
+    num_rows = load_int64(args, 5)
     num_groups, num_panels, bias = load_int64(args, 6), load_int64(args, 7), load_int64(args, 8)
     y, y_stride, is_float = load_int64(args, 9), load_int64(args, 10), load_int64(args, 11)
-    bits, place_bytes = load_int64(args, 12), 64 if is_float else 32
-    panel_bytes = num_groups * (1024 if bits == 16 else 64 * bits)
-    step_bytes = num_groups * (64 if bits == 4 else 32)
-    row_bytes, sum_bytes = 4 * num_groups * _GROUP, 4 * num_groups
+    place_bytes = 64 if is_float else 32
+    panel_bytes, row_bytes = num_groups * 1024, num_groups * 4 * _GROUP
     num_converted = min(num_rows, _ROWS_AT_ONCE)
-    memory = np.empty(num_converted * (row_bytes + sum_bytes), np.uint8)
-    floats, sums = memory.ctypes.data, memory.ctypes.data + num_converted * row_bytes
+    memory = np.empty(num_converted * row_bytes, np.uint8)
+    floats = memory.ctypes.data
     num_parts = (num_panels + _PANELS_AT_ONCE - 1) // _PANELS_AT_ONCE
     first_row = -1
     while True:
@@ -69,10 +41,7 @@ def _multiply(args):
             first_row = task // num_parts * _ROWS_AT_ONCE
             num_converted = min(num_rows - first_row, _ROWS_AT_ONCE)
             for row in range(num_converted):
-                float_row(
-                    x + (first_row + row) * stride, num_groups, bits == 4,
-                    floats + row * row_bytes, sums + row * sum_bytes,
-                )  # fmt: skip
+                float_row(x + (first_row + row) * stride, num_groups, floats + row * row_bytes)
         row = 0
         while row < num_converted:
             count = 6
@@ -81,10 +50,9 @@ def _multiply(args):
             panel = first_panel
             while panel < stop_panel:
                 is_pair = count <= 2 and panel + 1 < stop_panel
-                _tile(
-                    bits, count, is_pair, panels + panel * panel_bytes, panel_bytes,
-                    scales + panel * step_bytes, step_bytes, floats + row * row_bytes, row_bytes,
-                    sums + row * sum_bytes, num_groups, bias + 64 * panel,
+                bf16_tiles(
+                    count, is_pair, panels + panel * panel_bytes, panel_bytes,
+                    floats + row * row_bytes, row_bytes, num_groups, bias + 64 * panel,
                     y + (first_row + row) * y_stride + panel * place_bytes, y_stride, is_float,
                 )  # fmt: skip
                 panel += 2 if is_pair else 1

@@ -1,6 +1,7 @@
 """Weights in the panels that the native products read: 16 outputs side by side, input after input.
 
-How a panel lies differs by arithmetic: see `half_code`, `bfloat_code`, `float_code`, `int8_code`.
+How a panel lies differs by arithmetic: see `half_code`, `bfloat_code`, `float_code`, `int16_code`,
+`int8_code`.
 """
 
 import math
@@ -35,8 +36,8 @@ def fits(shape: tuple[int, int]) -> bool:
 
 
 def pack(weight: GroupedWeight | Tensor, arithmetic: Arithmetic) -> PackedWeight:
-    """weight: [O, I], quantized, or bfloat16 where `arithmetic` is "halves" or "floats". The
-    tensors of the result may be views.
+    """weight: [O, I], quantized (unless `arithmetic` is "floats"), or bfloat16 where it is "halves"
+    or "floats". The tensors of the result may be views.
 
     Raises `ValueError` for shapes that do not fill panels.
     """
@@ -127,11 +128,6 @@ def _pack_8bit_pairs(codes: Tensor) -> Tensor:
     return pairs.permute(0, 2, 1, 3)
 
 
-def _pack_octets(codes: Tensor) -> Tensor:
-    """[O, I] of signed bytes -> panels: [inputs, 16]."""
-    return codes.view(-1, LANES, codes.shape[1]).transpose(1, 2)
-
-
 def _pack_scales(weight: GroupedWeight) -> Tensor:
     """[panels, groups, 1 or 2, 16] float16: scales, then offsets."""
     kinds = [weight.scales] if weight.offsets is None else [weight.scales, weight.offsets]
@@ -144,8 +140,8 @@ _CODES: dict[tuple[Arithmetic, int], Callable[[Tensor], Tensor]] = {
     ("halves", 8): _pack_8bit_pairs,
     ("bfloats", 4): _pack_4bit_pairs,
     ("bfloats", 8): _pack_8bit_pairs,
-    ("floats", 4): _pack_words,
-    ("floats", 8): _pack_octets,
     ("int8s", 4): _pack_quads,
     ("int8s", 8): _pack_8bit_pairs,
+    ("int16s", 4): _pack_words,
+    ("int16s", 8): _pack_8bit_pairs,
 }

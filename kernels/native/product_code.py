@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -38,15 +37,16 @@ class WeightKind:
 
     weights: (emit, address of a group) -> for 16 outputs the weights of each input, or of so many
     inputs as 32 bits of a row hold, in turn.
-    add: (emit, total, weights, 32 bits of a row) -> total + their product.
+    add: (emit, total, weights, address, offset) -> total + their product with the 32 bits of a row
+    that lie `offset` bytes behind the address.
     zero, to_floats: (emit), (emit, total) of a total, which need not be a vector of float32.
     is_rounded: whether the inputs of each group of a row are integers, to be scaled and corrected.
     """
 
     group_bytes: int
     x_group_bytes: int  # of a row
-    weights: Callable[[Emitter, Value], Iterator[Value]]
-    add: Callable[[Emitter, Value, Value, Value], Value]
+    weights: Callable[[Emitter, Value], Iterator[Any]]
+    add: Callable[[Emitter, Any, Any, Value, int], Any]
     num_steps: int  # per group and output: none, a float16 scale, or a scale and an offset
     zero: Callable[[Emitter], Any] = Emitter.zeros
     to_floats: Callable[[Emitter, Any], Value] = _same
@@ -99,6 +99,7 @@ def make_tile(
             chains = [before if kind.num_steps == 0 else [kind.zero(emit) for _ in tile]]
             chains += [[kind.zero(emit) for _ in tile] for _ in range(num_chains - 1)]
             x_at = builder.mul(group, I64(kind.x_group_bytes))
+            rows_at = [builder.add(row, x_at) for row in rows]
             for panel in range(num_panels) if prefetches else ():
                 ahead = I64(panel + num_panels)
                 emit.prefetch(
@@ -113,11 +114,11 @@ def make_tile(
             for i, of_input in enumerate(zip(*of_panels, strict=True)):
                 chain = list(chains[i % num_chains])
                 for row in range(num_rows):
-                    at = emit.at(builder.add(rows[row], x_at), 4 * i)
-                    value = emit.load(at, ir.IntType(32), align=4)
                     for panel in range(num_panels):
                         place = row * num_panels + panel
-                        chain[place] = kind.add(emit, chain[place], of_input[panel], value)
+                        chain[place] = kind.add(
+                            emit, chain[place], of_input[panel], rows_at[row], 4 * i
+                        )
                 chains[i % num_chains] = chain
             products = [kind.to_floats(emit, total) for total in chains[0]]
             for chain in chains[1:]:

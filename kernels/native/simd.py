@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from umbel.kernels.native.threads import has_bfloats
+
+# For the pieces that are written as assembly; numba needs none.
+binding.initialize_native_asmparser()
 
 
 class _BFloat(ir.Type):
@@ -37,6 +40,7 @@ F16X16 = ir.VectorType(ir.HalfType(), 16)
 F16X32 = ir.VectorType(ir.HalfType(), 32)
 I8X16 = ir.VectorType(I8, 16)
 I8X32 = ir.VectorType(I8, 32)
+I32X8 = ir.VectorType(I32, 8)
 I32X16 = ir.VectorType(I32, 16)
 I16X16 = ir.VectorType(I16, 16)
 I16X32 = ir.VectorType(I16, 32)
@@ -117,6 +121,21 @@ class Emitter:
         one = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value, I32(0))
         mask = ir.Constant(I32X16, [0] * 16)
         return self.builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
+
+    def to_nearest_int(self, value: Value) -> Value:
+        """16 float32 as int32, ties to even."""
+        if has_bfloats():
+            return self.builder.fptosi(self.call("llvm.rint.v16f32", F32X16, [value]), I32X16)
+        halves = []
+        for first in (0, 8):
+            lanes = ir.Constant(I32X8, list(range(first, first + 8)))
+            half = self.builder.shuffle_vector(value, ir.Constant(F32X16, ir.Undefined), lanes)
+            halves.append(self.call("llvm.x86.avx.cvt.ps2dq.256", I32X8, [half]))
+        return self.joined(*halves)
+
+    def joined(self, low: Value, high: Value) -> Value:
+        """Two vectors of 8 lanes as one."""
+        return self.builder.shuffle_vector(low, high, ir.Constant(I32X16, list(range(16))))
 
     def zeros(self) -> Value:
         return ir.Constant(F32X16, [0.0] * 16)

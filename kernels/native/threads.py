@@ -28,7 +28,7 @@ _FEATURES = ("avx2", "fma", "f16c")
 _BFLOAT_FEATURES = ("avx512f", "avx512bw", "avx512bf16")
 _HALF_FEATURES = ("avx512fp16",)
 
-Arithmetic: TypeAlias = Literal["halves", "bfloats", "floats", "int8s"]
+Arithmetic: TypeAlias = Literal["halves", "bfloats", "floats", "int16s", "int8s"]
 _Enter = Callable[[int, object, int, int], None]
 Answer = TypeVar("Answer")
 
@@ -56,7 +56,7 @@ def has_halves() -> bool:
 
 
 def arithmetic() -> Arithmetic:
-    """What this machine's products are computed in, unless their rows are rounded to "int8s"."""
+    """What this machine computes in, unless rows of a product are rounded to integers."""
     if has_halves():
         return "halves"
     return "bfloats" if has_bfloats() else "floats"

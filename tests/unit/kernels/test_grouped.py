@@ -209,72 +209,108 @@ def test_natively_rows_and_weights_of_zeros_give_the_bias() -> None:
 
 
 @native_only
+@pytest.mark.parametrize(("row_bits", "most"), [(8, 0.012), (16, 3e-5)])
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 7, 101])
-def test_rows_rounded_to_8_bits_err_by_a_hundredth(bits: int, num_rows: int) -> None:
-    weight, bias, x = make_weight(bits, 80, 224), make_rows(1, 80)[0], make_rows(num_rows, 224)
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 3, 7, 12, 17, 101])
+def test_rounded_rows_err_by_what_rounding_costs(
+    bits: int, num_rows: int, row_bits: int, most: float
+) -> None:
+    weight, bias, x = make_weight(bits, 80, 224), make_rows(1, 80)[0], make_rows(num_rows, 230)
 
-    got = int8_product(weight, bias)(x)
+    got = integer_product(row_bits, weight, bias)(x[:, 3:227])  # rows with a stride
 
-    exact = x.double() @ weight.dequantized().double().T + bias.double()
+    exact = x[:, 3:227].double() @ weight.dequantized().double().T + bias.double()
     assert got.shape == (num_rows, 80)
-    assert (got - exact).norm() <= 0.012 * exact.norm()
+    assert (got - exact).norm() <= most * exact.norm()
 
 
 @native_only
+@pytest.mark.parametrize("row_bits", [8, 16])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_rows_of_integers_are_multiplied_exactly(bits: int) -> None:
+@pytest.mark.parametrize("num_rows", [5, 15])
+def test_rows_of_integers_are_multiplied_exactly(bits: int, num_rows: int, row_bits: int) -> None:
     """Sums of the largest codes with the largest inputs, which must not overflow."""
     largest = 15 if bits == 4 else -127
     weight = make_weight(bits, 32, 64)
     weight.codes.fill_(largest)
     steps = torch.full_like(weight.scales, 0.5)
     weight = GroupedWeight(weight.codes, steps, None if bits == 8 else steps)
-    x = torch.full((5, 64), 127.0).bfloat16()
-    x[1::2] = -127
-    x[4, 5:] = 3
+    most = 127.0 if row_bits == 8 else 255.0 * 2**7  # what fills the bits that there are
+    x = torch.full((num_rows, 64), most).bfloat16()
+    x[1::2] = -most
+    x[4, 5:] = 3 if row_bits == 8 else 255
 
-    got = int8_product(weight, None)(x)
+    got = integer_product(row_bits, weight, None)(x)
 
-    assert torch.equal(got.double(), x.double() @ weight.dequantized().double().T)
+    exact = x.double() @ weight.dequantized().double().T
+    # Sums of 16 bits with 8 have up to 28, of which float32 holds 24.
+    assert ((got - exact).abs() <= (bits + row_bits == 24) * 2.0**-23 * exact.abs()).all()
 
 
 @native_only
 @pytest.mark.parametrize("bits", [4, 8])
-def test_rounded_rows_have_the_same_bits_alone_and_among_others(bits: int) -> None:
-    layer, x = int8_product(make_weight(bits, 80, 224), None), make_rows(103, 224)
+def test_in_16_bits_what_is_near_the_largest_of_its_group_is_exact(bits: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    x = (1 + torch.rand(13, 224, generator=generator)).bfloat16()  # 8 significant bits
+    x *= 2.0 ** torch.randint(0, 8, x.shape, generator=generator)
+    x *= (torch.randint(0, 2, x.shape, generator=generator) * 2 - 1).bfloat16()
+    weight = make_weight(bits, 48, 224)
+    ones = torch.ones_like(weight.scales)
+    weight = GroupedWeight(weight.codes, ones, None if bits == 8 else -8 * ones)
+
+    got = integer_product(16, weight, None)(x)
+
+    exact, sizes = (
+        a.double() @ b.double().T
+        for a, b in ((x, weight.dequantized()), (x.abs(), weight.dequantized().abs()))
+    )
+    # With codes of 4 bits all sums are integers that float32 holds; of others it holds 24 bits.
+    assert ((got - exact).abs() <= (bits == 8) * 2.0**-22 * sizes).all()
+
+
+@native_only
+@pytest.mark.parametrize("row_bits", [8, 16])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rounded_rows_have_the_same_bits_alone_and_among_others(bits: int, row_bits: int) -> None:
+    layer, x = integer_product(row_bits, make_weight(bits, 80, 224), None), make_rows(103, 224)
 
     together = layer(x)
 
-    for count in (1, 2, 3, 4, 7, 8, 99):
+    for count in (1, 2, 3, 4, 7, 8, 11, 12, 13, 18, 99):
         assert torch.equal(layer(x[103 - count :]), together[103 - count :])
 
 
 @native_only
+@pytest.mark.parametrize("row_bits", [8, 16])
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_row_that_cannot_be_rounded_stays_not_finite_and_harms_no_other(
-    bits: int, value: float
+    bits: int, value: float, row_bits: int
 ) -> None:
-    layer, x = int8_product(make_weight(bits, 32, 224), None), make_rows(9, 224)
+    layer, x = integer_product(row_bits, make_weight(bits, 32, 224), None), make_rows(19, 224)
     clean = layer(x)
     x[4, 5] = value
 
     got = layer(x)
 
+    others = [row for row in range(19) if row != 4]
     assert not got[4].isfinite().any()
-    assert torch.equal(got[[0, 1, 2, 3, 5, 6, 7, 8]], clean[[0, 1, 2, 3, 5, 6, 7, 8]])
+    assert torch.equal(got[others], clean[others])
 
 
 @native_only
-def test_rows_too_small_to_round_and_zeros_give_the_bias() -> None:
+@pytest.mark.parametrize("row_bits", [8, 16])
+def test_rows_too_small_to_round_and_zeros_give_the_bias(row_bits: int) -> None:
     bias, x = make_rows(1, 80)[0], make_rows(3, 224) * 1e-36
     x[1] = 0
 
-    got = int8_product(make_weight(8, 80, 224), bias)(x)
+    got = integer_product(row_bits, make_weight(8, 80, 224), bias)(x)
 
     torch.testing.assert_close(got, bias.float().expand(3, -1), rtol=0, atol=1e-30)
 
 
-def int8_product(weight: GroupedWeight, bias: torch.Tensor | None) -> NativeLinear:
-    return NativeLinear(weight, bias, out_dtype=torch.float32, arithmetic="int8s")
+def integer_product(
+    row_bits: int, weight: GroupedWeight, bias: torch.Tensor | None
+) -> NativeProduct:
+    arithmetic: threads.Arithmetic = "int8s" if row_bits == 8 else "int16s"
+    return NativeProduct(weight, bias, out_dtype=torch.float32, arithmetic=arithmetic)
