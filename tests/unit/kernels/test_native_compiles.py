@@ -29,13 +29,15 @@ for name in sys.argv[3:]:
 
 @pytest.mark.skipif(not threads.is_available(), reason="needs numba and a CPU with AVX2")
 @pytest.mark.parametrize(
-    ("processor", "features", "products", "arithmetic", "instructions"),
+    ("processor", "features", "modules", "arithmetic", "instructions"),
     [
-        ("znver4", COMMON, "bfloat_products", "bfloats", ["vdpbf16ps"]),
+        ("haswell", COMMON[:3], ["integer_products"], "floats", ["vpmaddwd", "vpmaddubsw"]),
+        ("znver4", COMMON, ["attention", "bfloat_products"], "bfloats", ["vdpbf16ps"]),
+        ("znver4", COMMON, ["integer_products"], "bfloats", ["vpmaddwd", "vpmaddubsw"]),
         (
             "sapphirerapids",
             [*COMMON, "avx512fp16"],
-            "half_products",
+            ["attention", "half_products"],
             "halves",
             ["vdpbf16ps", "vfmadd231ph"],
         ),
@@ -45,11 +47,11 @@ def test_kernels_compile_for_other_processors(
     tmp_path: Path,
     processor: str,
     features: list[str],
-    products: str,
+    modules: list[str],
     arithmetic: str,
     instructions: list[str],
 ) -> None:
-    command = [sys.executable, "-c", SCRIPT, processor, ",".join(features), "attention", products]
+    command = [sys.executable, "-c", SCRIPT, processor, ",".join(features), *modules]
 
     done = subprocess.run(
         command, env={"NUMBA_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True, timeout=300
