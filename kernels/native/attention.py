@@ -53,6 +53,7 @@ from umbel.kernels.native.half_attention_code import (
     to_halves,
 )  # fmt: skip
 from umbel.kernels.native.int16_attention import (
+    STRIPE_ROWS,
     add_int16_block,
     pack_int16_block,
     pack_int16_queries,
@@ -290,11 +291,11 @@ def _attend(args):
     num_parts, slot_bytes = head_dim // 32, 2 * head_dim
     most_queries = most_queries_of(tasks, num_tasks, group)
     block_bytes, rows_bytes = BLOCK * slot_bytes, most_queries * slot_bytes
-    tile_bytes = 6 * 8 * BLOCK
+    scores_bytes, tile_bytes = 4 * STRIPE_ROWS * BLOCK, 8 * STRIPE_ROWS * BLOCK
     memory = np.empty(2 * block_bytes + 6 * rows_bytes + tile_bytes + 64, np.uint8)
     keys = (memory.ctypes.data + 63) // 64 * 64
     values, scores = keys + block_bytes, keys + 2 * block_bytes
-    weights, sums = scores + 4 * 8 * BLOCK, scores + tile_bytes
+    weights, sums = scores + scores_bytes, scores + tile_bytes
     q_rows = sums + 2 * rows_bytes
     q_floats, q_int16s = q_rows + rows_bytes, q_rows + 3 * rows_bytes
     offsets, place = np.empty(BLOCK, np.int64), np.empty(2, np.int64)

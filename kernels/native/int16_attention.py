@@ -13,15 +13,16 @@ from umbel.kernels.native.int16_attention_code import (
     MAX_WEIGHT,
     MAX_WEIGHT_SUM,
     TILE_ROWS,
+    exp2_float,
     exp2_floats,
     highest_score,
-    mix_panels,
+    mix_panel,
     pack_int16_keys,
     pack_int16_values,
     pack_row,
     round_rests,
     round_weights,
-    score_panels,
+    score_panel,
 )
 from umbel.kernels.native.simd import float32_pointer, highest_bits, scale_of
 from umbel.kernels.native.task_rows import BLOCK, ROW_FIELDS, hide
@@ -29,9 +30,10 @@ from umbel.kernels.native.task_rows import BLOCK, ROW_FIELDS, hide
 _LOG2_E = np.float32(1.4426950408889634)
 _INFINITY_BITS = 0x7F80
 # Weights of a row with a block, the highest being 1, that sum up to less are mixed twice: rounded,
-# and what rounding left. One key may have nearly all of the weight and a value of almost nothing,
-# as the first has in many models; then the others are the result.
-_PEAKED = np.float32(4)
+# and what rounding left; of a text, a ninth of them. One key may have nearly all of the weight and
+# a value of almost nothing, as the first has in many models: then the others are the result.
+_PEAKED = np.float32(1.25)
+STRIPE_ROWS = 12
 
 
 @njit
@@ -65,29 +67,43 @@ def pack_int16_block(k, v, offsets, count, head_dim, keys, values, key_factors, 
 
 
 @njit
-def _soften_row(scores, weights, num_panels, factor, scale, query, sums, num_sums, tops, totals):
+def _soften_row(
+    scores, weights, rests, num_panels, factor, scale, query, sums, num_sums, tops, totals
+):  # fmt: skip
     """Weights of a row with a block, relative to its highest score there: so they lose nothing to a
     higher score elsewhere. Returns what the sums of weights and values are to be multiplied with,
-    and whether the rests of the weights, `TILE_ROWS` rows behind them, are to be added.
+    and whether the weights' rests are to be added.
     """
     best = highest_score(scores, num_panels)
     top, share = best * factor, np.float32(1)
     if top > tops[query]:
         if totals[query] != 0:
-            before = np.float32(np.exp((tops[query] - top) * scale))
+            before = exp2_float((tops[query] - top) * (scale * _LOG2_E))
             totals[query] *= before
             scale_floats(sums, num_sums, before, sums)
         tops[query] = top
     else:
-        share = np.float32(np.exp((top - tops[query]) * scale))
-    total = exp2_floats(scores, num_panels, best, factor * scale * _LOG2_E)
+        share = exp2_float((top - tops[query]) * (scale * _LOG2_E))
+    total = exp2_floats(scores, num_panels, best, factor * (scale * _LOG2_E))
+    totals[query] += total * share
     up = min(np.float32(MAX_WEIGHT), np.float32(MAX_WEIGHT_SUM) / total)
     round_weights(scores, num_panels, up, weights)
     is_peaked = total < _PEAKED
     if is_peaked:
-        round_rests(scores, num_panels, up, weights + 2 * BLOCK * TILE_ROWS)
-    totals[query] += total * share
+        round_rests(scores, num_panels, up, rests)
     return share / up, is_peaked
+
+
+@njit
+def _mix(weights, num_panels, factors, values, value_factors, sums, head_dim):
+    """The weights of a stripe's rows, times `factors`, with all dimensions of a block's values."""
+    for panel in range(head_dim // 16):
+        for tile in range(0, len(factors), TILE_ROWS):
+            mix_panel(
+                weights + 2 * BLOCK * tile, 2 * BLOCK, values + 32 * BLOCK * panel, 8 * num_panels,
+                value_factors + 64 * panel, factors.ctypes.data + 4 * tile,
+                sums + 4 * head_dim * tile + 64 * panel, 4 * head_dim,
+            )  # fmt: skip
 
 
 @njit
@@ -95,40 +111,45 @@ def add_int16_block(
     rows, group, num_queries, q, q_factors, head_dim, base, count, scale, keys, values, key_factors,
     value_factors, scores, weights, sums, tops, totals,
 ):  # fmt: skip
-    """All queries of a task with a packed block of keys. Rows past the last query are computed,
-    and what they give is not read."""
-    row_factors, fine_factors = np.empty(TILE_ROWS, np.float32), np.empty(TILE_ROWS, np.float32)
-    for first in range(0, num_queries, TILE_ROWS):
-        stop, seen = min(first + TILE_ROWS, num_queries), 0
+    """All queries of a task with a packed block of keys, by stripes: a panel comes into the first
+    cache once for all tiles of a stripe. Rows that fill up a tile are computed, and not read.
+
+    scores: [STRIPE_ROWS, BLOCK] float32; weights: [2, STRIPE_ROWS, BLOCK] int16, the rests behind.
+    """
+    factors, rest_factors = np.empty(STRIPE_ROWS, np.float32), np.empty(STRIPE_ROWS, np.float32)
+    rests = weights + 2 * BLOCK * STRIPE_ROWS
+    for first in range(0, num_queries, STRIPE_ROWS):
+        stop, seen = min(first + STRIPE_ROWS, num_queries), 0
         for query in range(first, stop):
             seen = max(seen, rows[ROW_FIELDS * (query // group) + 2] - base)
         if seen <= 0:
             continue
         num_panels = (min(seen, count) + 15) // 16
-        score_panels(
-            q + 2 * first * head_dim, 2 * head_dim, keys, num_panels, head_dim // 2, key_factors,
-            scores, 4 * BLOCK,
-        )  # fmt: skip
-        row_factors[:], fine_factors[:], is_any_peaked = 0, 0, False
+        num_tiled = (stop - first + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS
+        for panel in range(num_panels):
+            for tile in range(0, num_tiled, TILE_ROWS):
+                score_panel(
+                    q + 2 * head_dim * (first + tile), 2 * head_dim, keys + 32 * head_dim * panel,
+                    head_dim // 2, key_factors + 64 * panel, scores + 4 * BLOCK * tile + 64 * panel,
+                    4 * BLOCK,
+                )  # fmt: skip
+        factors[:], rest_factors[:], is_any_peaked = 0, 0, False
         for query in range(first, stop):
             row, tiled = ROW_FIELDS * (query // group), query - first
-            scores_at, sums_at = scores + 4 * BLOCK * tiled, sums + 4 * query * head_dim
+            scores_at, offset = scores + 4 * BLOCK * tiled, 2 * BLOCK * tiled
             view = carray(float32_pointer(scores_at), BLOCK)
             if hide(view, base, count, 16 * num_panels, rows[row + 1], rows[row + 2]):
-                row_factors[tiled], is_peaked = _soften_row(
-                    scores_at, weights + 2 * BLOCK * tiled, num_panels, q_factors[query], scale,
-                    query, sums_at, head_dim // 16, tops, totals,
+                factors[tiled], is_peaked = _soften_row(
+                    scores_at, weights + offset, rests + offset, num_panels, q_factors[query],
+                    scale, query, sums + 4 * query * head_dim, head_dim // 16, tops, totals,
                 )  # fmt: skip
                 if is_peaked:
-                    fine_factors[tiled], is_any_peaked = row_factors[tiled] / FINER, True
+                    rest_factors[tiled], is_any_peaked = factors[tiled] / np.float32(FINER), True
         sums_at = sums + 4 * first * head_dim
-        mix_panels(
-            weights, 2 * BLOCK, values, 32 * BLOCK, head_dim // 16, 8 * num_panels, value_factors,
-            row_factors.ctypes.data, sums_at, 4 * head_dim,
-        )  # fmt: skip
+        _mix(weights, num_panels, factors[:num_tiled], values, value_factors, sums_at, head_dim)
         if is_any_peaked:
-            mix_panels(
-                weights + 2 * BLOCK * TILE_ROWS, 2 * BLOCK, values, 32 * BLOCK, head_dim // 16,
-                8 * num_panels, value_factors, fine_factors.ctypes.data, sums_at, 4 * head_dim,
+            _mix(
+                rests, num_panels, rest_factors[:num_tiled], values, value_factors, sums_at,
+                head_dim,
             )  # fmt: skip
-    row_factors[0], fine_factors[0] = 0, 0  # a use, see `attention`
+    factors[0], rest_factors[0] = 0, 0  # a use, see `attention`

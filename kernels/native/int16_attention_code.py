@@ -20,12 +20,12 @@ from umbel.kernels.native.task_rows import BLOCK
 TILE_ROWS = 4  # with the two vectors of a panel: 8 sums, which leaves registers for operands
 COLUMNS = 16  # of a panel
 _LANES = 8
-_VALUE_BITS = 12  # of the largest in its dimension
+_VALUE_BITS = 14  # of the largest in its dimension
 MAX_WEIGHT = (1 << 15) - 1
 # What the weights of a row with a block may sum up to before each of at most `BLOCK` is rounded, so
 # that no sum of products overflows.
 MAX_WEIGHT_SUM = (1 << (31 - _VALUE_BITS)) - BLOCK
-FINER = 4096.0  # the rests of as many weights, each a half at most, sum up to less than that
+FINER = 1024.0  # times as fine the rests of `BLOCK` weights, a half each, sum up to no more
 
 _F32X8, _I32X8 = ir.VectorType(F32, _LANES), ir.VectorType(I32, _LANES)
 _I16X8, _I16X16 = ir.VectorType(I16, _LANES), ir.VectorType(I16, 2 * _LANES)
@@ -302,66 +302,56 @@ def _sums(
 
 
 @intrinsic
-def score_panels(
-    typingctx: Any, q: Any, q_stride: Any, keys: Any, num_panels: Any, num_pairs: Any,
-    factors: Any, out: Any, out_stride: Any,
+def score_panel(
+    typingctx: Any, q: Any, q_stride: Any, keys: Any, num_pairs: Any, factors: Any, out: Any,
+    out_stride: Any,
 ) -> Any:  # fmt: skip
-    """Scores of `TILE_ROWS` queries with panels of 16 keys, each times its key's factor: float32.
+    """Scores of `TILE_ROWS` queries with a panel of 16 keys, each times its key's factor: float32.
 
     Strides in bytes; num_pairs: of dimensions.
     """
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
         eights = _Eights(builder)
-        emit = eights.emit
-        q, q_stride, keys, num_panels, num_pairs, factors, out, out_stride = args
+        q, q_stride, keys, num_pairs, factors, out, out_stride = args
         rows = [builder.add(q, builder.mul(q_stride, I64(row))) for row in range(TILE_ROWS)]
-        with cgutils.for_range(builder, num_panels) as loop:
-            panel = builder.add(keys, builder.mul(loop.index, builder.mul(num_pairs, I64(64))))
-            offset = builder.mul(loop.index, I64(64))
-            at = builder.add(factors, offset)
-            of_keys = [eights.load(emit.at(at, 32 * half)) for half in range(2)]
-            for row, of_row in enumerate(_sums(eights, rows, panel, num_pairs)):
-                place = builder.add(builder.add(out, builder.mul(out_stride, I64(row))), offset)
-                for half, total in enumerate(of_row):
-                    score = builder.fmul(builder.sitofp(total, _F32X8), of_keys[half])
-                    eights.store(score, emit.at(place, 32 * half))
+        of_keys = [eights.load(eights.emit.at(factors, 32 * half)) for half in range(2)]
+        for row, of_row in enumerate(_sums(eights, rows, keys, num_pairs)):
+            place = builder.add(out, builder.mul(out_stride, I64(row)))
+            for half, total in enumerate(of_row):
+                score = builder.fmul(builder.sitofp(total, _F32X8), of_keys[half])
+                eights.store(score, eights.emit.at(place, 32 * half))
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 8), codegen
+    return types.void(*[types.int64] * 7), codegen
 
 
 @intrinsic
-def mix_panels(
-    typingctx: Any, p: Any, p_stride: Any, values: Any, panel_bytes: Any, num_panels: Any,
-    num_pairs: Any, factors: Any, row_factors: Any, out: Any, out_stride: Any,
+def mix_panel(
+    typingctx: Any, p: Any, p_stride: Any, values: Any, num_pairs: Any, factors: Any,
+    row_factors: Any, out: Any, out_stride: Any,
 ) -> Any:  # fmt: skip
-    """out += weights @ values, times the factors of dimensions and of rows, for `TILE_ROWS` rows.
+    """out += weights @ values of a panel of 16 dimensions, times their factors and those of rows.
 
-    num_pairs: of keys; num_panels: of 16 dimensions, `panel_bytes` apart.
+    p: [TILE_ROWS, num_pairs of keys, 2] int16; out: float32.
     """
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
         eights = _Eights(builder)
         emit = eights.emit
-        p, p_stride, values, panel_bytes, num_panels, num_pairs = args[:6]
-        factors, row_factors, out, out_stride = args[6:]
+        p, p_stride, values, num_pairs, factors, row_factors, out, out_stride = args
         rows = [builder.add(p, builder.mul(p_stride, I64(row))) for row in range(TILE_ROWS)]
-        with cgutils.for_range(builder, num_panels) as loop:
-            panel = builder.add(values, builder.mul(loop.index, panel_bytes))
-            offset = builder.mul(loop.index, I64(64))
-            at = builder.add(factors, offset)
-            of_columns = [eights.load(emit.at(at, 32 * half)) for half in range(2)]
-            for row, of_row in enumerate(_sums(eights, rows, panel, num_pairs)):
-                place = builder.add(builder.add(out, builder.mul(out_stride, I64(row))), offset)
-                factor = eights.splat(emit.load(emit.at(row_factors, 4 * row), F32, align=4))
-                for half, total in enumerate(of_row):
-                    value = builder.fmul(builder.sitofp(total, _F32X8), of_columns[half])
-                    at = emit.at(place, 32 * half)
-                    eights.store(eights.fma(value, factor, eights.load(at)), at)
+        of_columns = [eights.load(emit.at(factors, 32 * half)) for half in range(2)]
+        for row, of_row in enumerate(_sums(eights, rows, values, num_pairs)):
+            place = builder.add(out, builder.mul(out_stride, I64(row)))
+            factor = eights.splat(emit.load(emit.at(row_factors, 4 * row), F32, align=4))
+            for half, total in enumerate(of_row):
+                value = builder.fmul(builder.sitofp(total, _F32X8), of_columns[half])
+                at = emit.at(place, 32 * half)
+                eights.store(eights.fma(value, factor, eights.load(at)), at)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 10), codegen
+    return types.void(*[types.int64] * 8), codegen
 
 
 @intrinsic
@@ -402,6 +392,17 @@ def _exp2(eights: _Eights, x: Value) -> Value:
         value = eights.fma(value, rest, eights.floats(factor))
     exponent = builder.shl(builder.bitcast(shifted, _I32X8), eights.ints(23))
     return builder.bitcast(builder.add(builder.bitcast(value, _I32X8), exponent), _F32X8)
+
+
+@intrinsic
+def exp2_float(typingctx: Any, x: Any) -> Any:
+    """`_exp2` of one float32, without a call."""
+
+    def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
+        eights = _Eights(builder)
+        return builder.extract_element(_exp2(eights, eights.splat(args[0])), I32(0))
+
+    return types.float32(types.float32), codegen
 
 
 @intrinsic
