@@ -85,13 +85,15 @@ def _soften_row(
     else:
         share = exp2_float((top - tops[query]) * (scale * _LOG2_E))
     total = exp2_floats(scores, num_panels, best, factor * (scale * _LOG2_E))
-    totals[query] += total * share
     up = min(np.float32(MAX_WEIGHT), np.float32(MAX_WEIGHT_SUM) / total)
-    round_weights(scores, num_panels, up, weights)
+    down = share / up
+    rounded = round_weights(scores, num_panels, up, weights)
     is_peaked = total < _PEAKED
     if is_peaked:
-        round_rests(scores, num_panels, up, rests)
-    return share / up, is_peaked
+        rounded += round_rests(scores, num_panels, up, rests) / np.float32(FINER)
+    # Not `total`: what values have in common has to stay as it is.
+    totals[query] += rounded * down
+    return down, is_peaked
 
 
 @njit

@@ -90,6 +90,13 @@ class _Eights:
         lanes = [lane if lane % 2 == 0 else 16 + lane for lane in range(16)]
         return self.builder.bitcast(self.shuffle(low, high, lanes), _I32X8)
 
+    def lane_of(self, vector: Value, operation: Callable[[Value, Value], Value]) -> Value:
+        """One element of all 8."""
+        for step in (4, 2, 1):
+            other = self.shuffle(vector, vector, [(lane + step) % 8 for lane in range(8)])
+            vector = operation(vector, other)
+        return self.builder.extract_element(vector, I32(0))
+
     def sum_of_lanes(self, vectors: Sequence[Value]) -> Value:
         """8 vectors -> the 8 sums."""
         columns = _transposed(self, vectors)
@@ -368,10 +375,7 @@ def highest_score(typingctx: Any, scores: Any, num_vectors: Any) -> Any:
                 value = eights.load(eights.emit.at(at, 32 * half))
                 builder.store(eights.higher(value, builder.load(place)), place)
         best = eights.higher(*[builder.load(place) for place in bests])
-        for step in (4, 2, 1):
-            other = eights.shuffle(best, best, [(lane + step) % 8 for lane in range(8)])
-            best = eights.higher(best, other)
-        return builder.extract_element(best, I32(0))
+        return eights.lane_of(best, eights.higher)
 
     return types.float32(types.int64, types.int64), codegen
 
@@ -421,41 +425,38 @@ def exp2_floats(typingctx: Any, scores: Any, num_vectors: Any, top: Any, factor:
                 builder.store(builder.fadd(builder.load(total), weight), total)
                 eights.store(weight, at)
         total = builder.fadd(*[builder.load(total) for total in totals])
-        for step in (4, 2, 1):
-            other = eights.shuffle(total, total, [(lane + step) % 8 for lane in range(8)])
-            total = builder.fadd(total, other)
-        return builder.extract_element(total, I32(0))
+        return eights.lane_of(total, builder.fadd)
 
     kinds = (types.int64, types.int64, types.float32, types.float32)
     return types.float32(*kinds), codegen
 
 
 def _make_round(rounded: Callable[[_Eights, Value], Value]) -> Any:
-    """(weights, num_vectors, factor, out): out = `rounded` weights * factor as int16."""
+    """(weights, num_vectors, factor, out): out = `rounded` weights * factor as int16; their sum."""
 
     @intrinsic
     def round_all(typingctx: Any, weights: Any, num_vectors: Any, factor: Any, out: Any) -> Any:
         def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
             eights = _Eights(builder)
-            factor = eights.splat(args[2])
-            with cgutils.for_range(builder, args[1]) as loop:
-                at = builder.add(args[0], builder.mul(loop.index, I64(64)))
-                halves = [
-                    rounded(
-                        eights,
-                        builder.fmul(eights.load(eights.emit.at(at, 32 * half)), factor),
-                    )
-                    for half in range(2)
-                ]
+            weights, num_vectors, factor, out = args
+            factor = eights.splat(factor)
+            totals = [cgutils.alloca_once_value(builder, eights.ints(0)) for _ in range(2)]
+            with cgutils.for_range(builder, num_vectors) as loop:
+                at = builder.add(weights, builder.mul(loop.index, I64(64)))
+                halves = []
+                for half, total in enumerate(totals):
+                    value = builder.fmul(eights.load(eights.emit.at(at, 32 * half)), factor)
+                    halves.append(rounded(eights, value))
+                    builder.store(builder.add(builder.load(total), halves[-1]), total)
                 both = eights.emit.call("llvm.x86.avx2.packssdw", _I16X16, halves)
                 both = eights.shuffle(
                     both, both, [*range(4), *range(8, 12), *range(4, 8), *range(12, 16)]
                 )
-                place = builder.add(args[3], builder.mul(loop.index, I64(32)))
-                eights.store(both, place)
-            return context.get_dummy_value()
+                eights.store(both, builder.add(out, builder.mul(loop.index, I64(32))))
+            total = builder.add(*[builder.load(total) for total in totals])
+            return eights.lane_of(builder.sitofp(total, _F32X8), builder.fadd)
 
-        return types.void(types.int64, types.int64, types.float32, types.int64), codegen
+        return types.float32(types.int64, types.int64, types.float32, types.int64), codegen
 
     return round_all
 
