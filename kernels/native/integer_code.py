@@ -103,29 +103,28 @@ def make_tiles(kind: WeightKind) -> Any:
 
 
 def make_wide_tile(narrow: WeightKind) -> tuple[Any, Any]:
-    """For weights of 4 bits and many rows: an intrinsic (weights, groups, out) that widens the
-    codes of a panel once, and a tile of `WIDE_ROWS` rows that takes them so.
+    """For weights of 4 bits and many rows: an intrinsic (weights, groups, bytes to the next panel,
+    out) that widens the codes of a panel, and a tile of `WIDE_ROWS` rows that takes them so.
 
     Of each group [16 inputs of 32 bits, 16 outputs]: 1,024 or, of bytes, 512 bytes. The results are
     those of narrow tiles, bit by bit.
     """
 
     @intrinsic
-    def widen(typingctx: Any, weights: Any, num_groups: Any, out: Any) -> Any:
+    def widen(typingctx: Any, weights: Any, num_groups: Any, ahead_bytes: Any, out: Any) -> Any:
         def codegen(context: Any, builder: Builder, sig: Any, args: Sequence[Value]) -> Value:
             emit = Emitter(builder)
-            weights, num_groups, out = args
-            panel_bytes = builder.mul(num_groups, I64(narrow.group_bytes))
+            weights, num_groups, ahead_bytes, out = args
             with cgutils.for_range(builder, num_groups) as loop:
                 at = builder.add(weights, builder.mul(loop.index, I64(narrow.group_bytes)))
-                emit.prefetch(builder.add(at, panel_bytes), narrow.group_bytes)  # the next panel
+                emit.prefetch(builder.add(at, ahead_bytes), narrow.group_bytes)
                 place = builder.add(out, builder.mul(loop.index, I64(16 * narrow.x_group_bytes)))
                 for i, halves in enumerate(narrow.weights(emit, at)):
                     for half, codes in enumerate(halves):
                         emit.store(codes, emit.at(place, 64 * i + 32 * half), align=32)
             return context.get_dummy_value()
 
-        return types.void(types.int64, types.int64, types.int64), codegen
+        return types.void(*[types.int64] * 4), codegen
 
     def load(emit: Emitter, address: Value) -> Iterator[Halves]:
         kind = I8X32 if narrow.x_group_bytes == GROUP else I16X16

@@ -16,8 +16,8 @@ from umbel.kernels.native.threads import keeps_code
 
 _GROUP = 32
 # What a thread takes at a time. A tile of few rows meets the panels one after the other, with the
-# rows in the first cache; of many rows each panel, widened, meets all tiles.
-_PANELS_AT_ONCE = 4
+# rows in the first cache; of many rows each panel, widened, meets all tiles. More panels leave
+# threads with unequal shares, fewer have them change from the code of one tile to the next's.
 _ROWS_AT_ONCE = 96
 
 _round_8, _round_16 = int8_code.round_row, int16_code.round_row
@@ -51,13 +51,14 @@ def _tile(
 
 @njit
 def _wide_tiles(
-    row_bits, num_rows, panel, wide, steps, x, stride, sums, groups, bias, y, y_stride, is_float
-):
+    row_bits, num_rows, panel, ahead_bytes, wide, steps, x, stride, sums, groups, bias, y, y_stride,
+    is_float,
+):  # fmt: skip
     """Of whole tiles of rows with one panel, whose codes are widened once for all of them."""
     if row_bits == 16:
-        _widen_16(panel, groups, wide)
+        _widen_16(panel, groups, ahead_bytes, wide)
     else:
-        _widen_8(panel, groups, wide)
+        _widen_8(panel, groups, ahead_bytes, wide)
     for row in range(0, num_rows, WIDE_ROWS):
         x_at, sums_at, place = x + row * stride, sums + 12 * row * groups, y + row * y_stride
         if row_bits == 16:
@@ -100,14 +101,15 @@ def _multiply(args):
     wide = (memory.ctypes.data + 63) // 64 * 64
     rows = wide + wide_bytes
     sums = rows + num_converted * row_bytes
-    num_parts = (num_panels + _PANELS_AT_ONCE - 1) // _PANELS_AT_ONCE
-    first_row = -1
-    while True:
-        task = fetch_add(args, 1)
-        if task >= num_parts * ((num_rows + _ROWS_AT_ONCE - 1) // _ROWS_AT_ONCE):
-            break
-        first_panel = task % num_parts * _PANELS_AT_ONCE
-        stop_panel = min(first_panel + _PANELS_AT_ONCE, num_panels)
+    panels_at_once = 2 if num_rows <= 6 else 3
+    num_parts = (num_panels + panels_at_once - 1) // panels_at_once
+    num_tasks = num_parts * ((num_rows + _ROWS_AT_ONCE - 1) // _ROWS_AT_ONCE)
+    first_row, task = -1, fetch_add(args, 1)
+    while task < num_tasks:
+        # Known now, so that memory is asked for what this thread will read.
+        next_task = fetch_add(args, 1)
+        first_panel = task % num_parts * panels_at_once
+        stop_panel = min(first_panel + panels_at_once, num_panels)
         if first_row != task // num_parts * _ROWS_AT_ONCE:
             first_row = task // num_parts * _ROWS_AT_ONCE
             num_converted = min(num_rows - first_row, _ROWS_AT_ONCE)
@@ -116,27 +118,33 @@ def _multiply(args):
                     row_bits, x + (first_row + row) * stride, num_groups, is_4bit,
                     rows + row * row_bytes, sums + row * sum_bytes,
                 )  # fmt: skip
+        # The panel behind the last is the one that comes next.
+        to_next = next_task % num_parts * panels_at_once - (stop_panel - 1)
         row = 0
         if is_4bit and num_converted >= _MIN_WIDE_ROWS:
             row = num_converted // WIDE_ROWS * WIDE_ROWS
             for panel in range(first_panel, stop_panel):
+                ahead = 1 if panel + 1 < stop_panel else to_next
                 _wide_tiles(
-                    row_bits, row, panels + panel * panel_bytes, wide, scales + panel * step_bytes,
-                    rows, row_bytes, sums, num_groups, bias + 64 * panel,
-                    y + first_row * y_stride + panel * place_bytes, y_stride, is_float,
+                    row_bits, row, panels + panel * panel_bytes, ahead * panel_bytes, wide,
+                    scales + panel * step_bytes, rows, row_bytes, sums, num_groups,
+                    bias + 64 * panel, y + first_row * y_stride + panel * place_bytes, y_stride,
+                    is_float,
                 )  # fmt: skip
         while row < num_converted:
             count = 6
             while count > num_converted - row:
                 count = count - 2 if count > 2 else 1
             for panel in range(first_panel, stop_panel):
+                ahead = 1 if panel + 1 < stop_panel else to_next
                 _tile(
-                    row_bits, is_4bit, count, panels + panel * panel_bytes, panel_bytes,
-                    scales + panel * step_bytes, step_bytes, rows + row * row_bytes, row_bytes,
-                    sums + row * sum_bytes, num_groups, bias + 64 * panel,
+                    row_bits, is_4bit, count, panels + panel * panel_bytes, ahead * panel_bytes,
+                    scales + panel * step_bytes, ahead * step_bytes, rows + row * row_bytes,
+                    row_bytes, sums + row * sum_bytes, num_groups, bias + 64 * panel,
                     y + (first_row + row) * y_stride + panel * place_bytes, y_stride, is_float,
                 )  # fmt: skip
             row += count
+        task = next_task
     # A use: numba frees an array after the last one, whoever has its address.
     if len(memory) > 0:
         memory[0] = 0
