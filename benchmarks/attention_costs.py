@@ -29,6 +29,7 @@ from umbel.kernels.native.threads import float_bits, run_unsafe
 _HEADS, _KV_HEADS, _DIM, _SCALE = 9, 3, 64, 0.125
 _SLOTS, _LAYERS, _TRIES = 16_384, 20, 8
 _OWN_TOKENS = 64  # of each row behind the prefix
+_CHUNK_ROWS = 512  # of a prompt
 
 Pools = Sequence[tuple[Tensor, Tensor]]
 
@@ -53,6 +54,10 @@ def main() -> None:
     for rows in (4, 16, 64):
         seconds = _layer_s(_shared(rows, 2048, 1), rows, pools)
         print(f"| {rows} rows over the same 2,048 | {_per_pair_ns(seconds, rows, 2048):.1f} |")
+    for cached in (0, 512, 3584, 7680):
+        seconds = _layer_s(_chunk(cached), _CHUNK_ROWS, pools[:4])
+        pairs_ns = _per_pair_ns(seconds, _CHUNK_ROWS, cached + _CHUNK_ROWS / 2)
+        print(f"| a chunk of {_CHUNK_ROWS} behind {cached:,} | {pairs_ns:.1f} |")
     print(f"| a product of float32 would take | {_product_ns():.1f} |\n")
     torch.set_num_threads(args.threads)
     print(f"| {args.threads} threads | prefix read once, us a layer | by each |")
@@ -76,6 +81,12 @@ def _apart(rows: int, prefix: int, own: int) -> AttentionStep:
     before = [(0, prefix)] if prefix else []
     tails = [KeyStretch(0, [*before, (prefix + i * own, own)]) for i in range(rows)]
     return AttentionStep([QueryRun(prefix + own - 1, 1)] * rows, [], tails)
+
+
+def _chunk(cached: int) -> AttentionStep:
+    """Rows of one prompt, each of which sees `cached` keys and those of the rows before it."""
+    tail = KeyStretch(0, [(0, cached + _CHUNK_ROWS)])
+    return AttentionStep([QueryRun(cached, _CHUNK_ROWS)], [], [tail])
 
 
 def _layer_s(step: AttentionStep, rows: int, pools: Pools) -> float:
@@ -112,7 +123,7 @@ def _product_ns() -> float:
     return _best_s(lambda: a @ a) / (2 * size**3) * 4 * _DIM * 1e9
 
 
-def _per_pair_ns(seconds: float, rows: int, keys: int) -> float:
+def _per_pair_ns(seconds: float, rows: int, keys: float) -> float:
     return seconds * 1e9 / (rows * _HEADS * keys)
 
 

@@ -123,8 +123,9 @@ class TaskLists:
     def _for_all_heads(self) -> Ints:
         """The largest tasks first: the last to be taken should be small."""
         tasks = np.array(self._tasks, dtype=np.int64).reshape(-1, 4)
-        lengths = np.concatenate(([0], np.cumsum(self.ranges[:, 1])))
-        work = (lengths[tasks[:, 1]] - lengths[tasks[:, 0]]) * tasks[:, 3]
+        seen = np.maximum(0, self.entries[:, 2] - self.entries[:, 1])
+        seen = np.concatenate(([0], np.cumsum(seen)))
+        work = seen[tasks[:, 2] + tasks[:, 3]] - seen[tasks[:, 2]]
         tasks = tasks[np.argsort(-work, kind="stable")]
         found = np.empty((len(tasks), self._num_kv_heads, 5), dtype=np.int64)
         found[:, :, :2] = tasks[:, None, :2]

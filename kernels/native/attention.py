@@ -82,7 +82,7 @@ from umbel.kernels.native.task_rows import (
 from umbel.kernels.native.threads import has_bfloats, has_halves, keeps_code
 
 _MIN_HALF_QUERIES = 8  # of a task that is computed in half precision
-_MIN_INT16_QUERIES = 8  # of one in integers
+_MIN_INT16_QUERIES = 12  # of one in integers: four rows of a group of three
 # Constants of the compiled code, which has nothing for others.
 _HAS_HALVES, _IN_FLOATS = has_halves(), not has_bfloats()
 

@@ -279,6 +279,25 @@ def test_a_long_row_is_cut_the_same_alone_and_beside_others() -> None:
     assert sorted(lengths) == [3, 52, 452, 1024, 1024, 1024, 1024, 1024]
 
 
+@pytest.mark.parametrize("num_rows", [1, 16, 17, 100, 512, 1000])
+def test_a_runs_rows_are_shared_out_evenly_and_the_tasks_that_see_most_come_first(
+    num_rows: int,
+) -> None:
+    forest = Forest(10, 9000, max_range=500)
+    forest.add(num_rows + 40, num_rows)
+
+    lists = forest.step(share=False).tasks(None, 3, 2)
+
+    tasks = lists.tasks[lists.tasks[:, 2] == 1]
+    rows = [list(range(first, first + count)) for first, count in tasks[:, 3:]]
+    sizes = [len(of_task) for of_task in rows]
+    assert sorted(row for of_task in rows for row in of_task) == list(range(num_rows))
+    assert max(sizes) - min(sizes) <= 1
+    assert 3 * max(sizes) <= attention_tasks.MAX_TASK_QUERIES
+    seen = [int(lists.entries[of_task, 2].sum()) for of_task in rows]
+    assert seen == sorted(seen, reverse=True)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 def test_a_request_whose_keys_are_nan_spoils_no_other(dtype: torch.dtype, tolerance: float) -> None:
     forest = Forest(8)
