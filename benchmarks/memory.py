@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "engines"))
 _MIB = 2**20
 _IN_PROCESS = tuple(name for name in workloads.NAMES if "http" not in name)
 _JSON_TOKENS = 100  # of each answer that `json_unconstrained` repeats
-_IDLE_S = 1.0  # for what is put off until there is nothing to do
+_IDLE_S = 2.0  # for what is put off until there is nothing to do
 _COLUMNS = ("peak", "resident", "files", "KV pool", "weights", "heap", "rest", "heap free")
 
 
