@@ -15,7 +15,7 @@ from umbel.kernels.linear import bound_shape_caches
 from umbel.kernels.native.threads import arithmetic, call_apart, is_available, use_threads
 from umbel.radix_cache.plan import CutCost
 from umbel.radix_cache.tree import Namespace
-from umbel.runtime import heap, mapped_files
+from umbel.runtime import heap
 from umbel.runtime.chat import ChatTemplate
 from umbel.runtime.choosing import StepSampler
 from umbel.runtime.config import EngineConfig
@@ -110,7 +110,6 @@ def load_apart(config: EngineConfig) -> EngineParts:
     gc.collect()
     gc.freeze()
     heap.give_back()
-    mapped_files.unmap_read_only()
     return parts
 
 

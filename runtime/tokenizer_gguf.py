@@ -102,7 +102,7 @@ def read_gguf(metadata: Mapping[str, Any], path: Path) -> TokenizerData:
     names = _special_names(fields, tokens)
     bpe = _bpe(fields, pre, tokens)
     # Two, because what differs is state of a tokenizer. The merges they share, as 49k tokens take
-    # a tenth of a second and 9 MiB.
+    # 9 MiB and some time.
     plain = _backend(bpe, pre, tokens, types, names)
     marked = _backend(bpe, pre, tokens, types, names)
     plain.encode_special_tokens = True

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from umbel.runtime import heap, mapped_files
+from umbel.runtime import heap
 from umbel.runtime.roofline.devices import measure_cpu
 from umbel.runtime.roofline.records import Device
 
@@ -50,7 +50,6 @@ def _measure_apart() -> Device:
         return call_apart(measure_cpu)
     finally:
         heap.give_back()
-        mapped_files.unmap_read_only()  # products in other types: 60 MiB of code
 
 
 CPU_LIMITS = MeasuredLimits(_measure_apart)  # a fact of the process, as the number of threads is
