@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Where attention computes in float32 its arithmetic binds, not reading: to read a token once for
-# all saves a seventh of it for each other reader. So prices are high (benchmarks/attention_costs.py
-# on two cores with AVX2; three KV heads of 64).
-_FLOATS_CUT = CutCost(row_tokens=200.0, segment_tokens=800.0)
+# Without instructions for bfloat16 the arithmetic of attention binds, not reading: to read a token
+# once for all saves less than half of it for each other reader. So prices are high
+# (benchmarks/attention_costs.py on two cores with AVX2; three KV heads of 64).
+_FLOATS_CUT = CutCost(row_tokens=120.0, segment_tokens=600.0)
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
