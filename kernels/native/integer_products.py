@@ -1,8 +1,8 @@
 """Products of rows that are rounded to integers with weights of 4 or 8 bits.
 
-To 16 bits, each group of 32 inputs of a row with a scale of its own, which bfloat16 hardly notices;
-AVX2 multiplies such integers at twice the rate of float32. To 8 bits, which errs, at about twice
-that again. Weights are multiplied as they are in the file. A row's result is the same bits whatever
+Each group of 32 inputs of a row has a scale of its own. To 16 bits, which bfloat16 hardly notices:
+AVX2 multiplies twice as many of them at a time as of float32. To 8 bits, which errs: twice as many
+again. Weights are multiplied as they are in the file. A row's result is the same bits whatever
 other rows are multiplied with it.
 """
 

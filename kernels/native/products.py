@@ -69,7 +69,7 @@ class NativeProduct:
 
 
 def _arithmetic_for(weight: GroupedWeight | Tensor) -> Arithmetic:
-    """The machine's. Instead of float32, integers for codes: twice as fast, and nearly as exact."""
+    """The machine's. Instead of float32, integers for codes: faster, and nearly as exact."""
     arithmetic = threads.arithmetic()
     return "int16s" if arithmetic == "floats" and isinstance(weight, GroupedWeight) else arithmetic
 
