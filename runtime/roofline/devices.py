@@ -18,6 +18,8 @@ from umbel.runtime.roofline.records import Device
 if TYPE_CHECKING:
     import torch
 
+    from umbel.kernels.grouped import GroupedWeight
+
 CPU = "cpu"
 LAUNCH_S = (
     4e-6  # one CUDA kernel launch from the host, without graphs: a usual figure, not measured
@@ -213,14 +215,17 @@ def _copy_bytes() -> int:
 def _matmul_flops(dtype: "torch.dtype") -> float:
     import torch
 
-    from umbel.kernels.linear import make_linear
+    from umbel.kernels.linear import NativeLinear, is_native, make_linear
 
     left = torch.ones(_MATMUL_SIZE, _MATMUL_SIZE, dtype=dtype)
     few, out = left[:_PROBE_ROWS], torch.empty_like(left)
-    # The engine's product too: where it multiplies halves, it is several times as fast.
+    # The engine's products too: of halves or integers, they are faster than any of torch's.
     product = make_linear(left)
     with torch.inference_mode():
         seconds = _best_s(lambda: product(left))
+        if dtype == torch.bfloat16 and is_native(left.shape):
+            of_codes = NativeLinear(_quantized(_MATMUL_SIZE))
+            seconds = min(seconds, _best_s(lambda: of_codes(left)))
         # What bfloat16 can do, float32 can: much the faster where there is no arithmetic for it.
         floats, float_out = left.float(), out.float()
         seconds = min(seconds, _best_s(lambda: torch.mm(floats, floats, out=float_out)))
@@ -228,6 +233,16 @@ def _matmul_flops(dtype: "torch.dtype") -> float:
         if _best_s(lambda: torch.mm(few, left)) < 4 * _best_s(lambda: product(few)):
             seconds = min(seconds, _best_s(lambda: torch.mm(left, left, out=out)))
     return float(2 * _MATMUL_SIZE**3 / seconds)
+
+
+def _quantized(size: int) -> "GroupedWeight":
+    """[size, size], with codes of 8 bits."""
+    import torch
+
+    from umbel.kernels.grouped import GROUP, GroupedWeight
+
+    codes = torch.ones(size, size, dtype=torch.int8)
+    return GroupedWeight(codes, torch.ones(size, size // GROUP).half(), None)
 
 
 def _best_s(work: Callable[[], object]) -> float:
