@@ -12,8 +12,7 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # None: it is not glibc
 
 
 def give_back() -> None:
-    """After loading the embedded model that is 40 MiB, after measuring the machine's limits 60.
-    Takes a few milliseconds, without the interpreter's lock.
-    """
+    """Tens of MiB after loading a model and after measuring the machine's limits. Does not hold the
+    interpreter's lock meanwhile."""
     if _trim is not None:
         _trim(0)
